@@ -6,7 +6,8 @@ type, and any other bits are wrong. The sum needs no other product to be known: 
 K; and with A[i, k] = r[i] u[k] and B[k, j] = u[k] c[j], signs at random, it is K r[i] c[j].
 
 A `Place` is an M, an N, a layout, types and an alignment; at each place many K are multiplied, with
-tails of every kind, because that is where kernels and their split forms differ.
+tails of every kind, because that is where kernels and their split forms differ. `--groups` hunts in
+the products of groups instead (conform_groups.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -48,14 +49,21 @@ LARGEST, DEEPEST = 8, 15
 SHIFTS, PADS = (0, 0, 0, 8, 1), (0, 0, 0, 8, 1)
 #: K at each place.
 DEPTHS = 2000
+#: Problems, if no number is asked for: products of two matrices, and of groups.
+PROBLEMS, GROUPINGS = 100_000, 2000
 #: Processes that share the GPU: a problem that is new costs Python some milliseconds.
 WORKERS = 12
+#: In how many words a refusal is told.
+SENTENCES = 5
 #: What an output holds before: no result is that.
 POISON = -77
+#: As what results are compared, by the bytes of an element: 0 is not -0.
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 EXAMPLES = """
 python -m perf conform
 python -m perf conform --n 20000 --seed 1 --out found.json
+python -m perf conform --groups --n 2000
 """
 
 
@@ -89,7 +97,9 @@ def register(commands) -> None:
     text = "Hunt wrong results, cuBLAS's and ours, in products whose exact result is known."
     command = add_command(commands, "conform", run, text, EXAMPLES)
     add = command.add_argument
-    add("--n", type=argument(positive), default=100_000, help="problems; default: 100000")
+    add("--groups", action="store_true", help="hunt in grouped_mm, with random groups")
+    text = f"problems; default: {PROBLEMS}, of groups {GROUPINGS}"
+    add("--n", type=argument(positive), help=text)
     add("--seed", type=int, default=0, help="of the problems and of the signs")
     add("--out", type=Path, help="write what was found to this file, as JSON")
 
@@ -98,12 +108,18 @@ def run(args: argparse.Namespace) -> int:
     """0; 1 if a product of ours is wrong; 2: it can't begin."""
     if reason := unable("conform"):
         return refuse(reason)
-    begin, hunt = time.monotonic(), Found()
-    places = drawn(args.n, args.seed)
+    from . import conform_groups  # which is made of this module's classes
+
+    begin, hunt, kind = time.monotonic(), Found(), Hunt
+    if args.groups:
+        kind = conform_groups.GroupHunt
+        jobs = conform_groups.drawn(args.n or GROUPINGS, args.seed)
+    else:
+        jobs = [[place] for place in drawn(args.n or PROBLEMS, args.seed)]
     context = multiprocessing.get_context("spawn")
     workers = min(WORKERS, len(os.sched_getaffinity(0)))
-    with ProcessPoolExecutor(workers, context, _begin, (args.seed, "cuda")) as pool:
-        for future in as_completed([pool.submit(_hunted, *place) for place in places]):
+    with ProcessPoolExecutor(workers, context, _begin, (kind, args.seed, "cuda")) as pool:
+        for future in as_completed([pool.submit(_hunted, job) for job in jobs]):
             hunt.add(future.result())
             say(f"{time.monotonic() - begin:4.0f} s: {hunt.problems} problems")
     seconds = time.monotonic() - begin
@@ -117,21 +133,27 @@ def run(args: argparse.Namespace) -> int:
 def drawn(count: int, seed: int) -> list[tuple[Place, list[int]]]:
     """So many problems, as places and their K."""
     rng = random.Random(seed)
-
-    def size() -> int:
-        value = round(2 ** rng.uniform(0, LARGEST))
-        return value if rng.random() < 0.5 else max(8, value // 8 * 8)
-
     places = []
     while count > 0:
-        dtype, output = rng.choice(TYPES)
-        layout = rng.choice("NT") + rng.choice("NT")
-        shift, pad = rng.choice(SHIFTS), rng.choice(PADS)
-        place = Place(size(), size(), layout, dtype, output, shift, pad)
+        kind = stored(rng)
+        place = Place(size(rng, LARGEST), size(rng, LARGEST), *kind)
         depths = {depth(rng) for _ in range(min(count, DEPTHS))}
         places.append((place, sorted(depths)))
         count -= len(depths)
     return places
+
+
+def stored(rng: random.Random) -> tuple[str, str, str, int, int]:
+    """What a place has behind its M and N."""
+    dtype, output = rng.choice(TYPES)
+    layout = rng.choice("NT") + rng.choice("NT")
+    return layout, dtype, output, rng.choice(SHIFTS), rng.choice(PADS)
+
+
+def size(rng: random.Random, log: float) -> int:
+    """Up to 2**log; half of them multiples of 8."""
+    value = round(2 ** rng.uniform(0, log))
+    return value if rng.random() < 0.5 else max(8, value // 8 * 8)
 
 
 def depth(rng: random.Random) -> int:
@@ -143,11 +165,12 @@ def depth(rng: random.Random) -> int:
 
 @dataclasses.dataclass
 class Found:
-    """What came of some problems; products by who multiplied, or refused to."""
+    """What came of some problems; products by who multiplied, or refused to, and in what words."""
 
     problems: int = 0
     products: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     refused: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    words: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     findings: list[Finding] = dataclasses.field(default_factory=list)
 
     def add(self, other: Found) -> None:
@@ -155,14 +178,17 @@ class Found:
             setattr(self, name, getattr(self, name) + own)
 
 
-def _begin(seed: int, device: str) -> None:
+def _begin(kind: type[Hunt], seed: int, device: str) -> None:
     """What a process of the pool keeps."""
     global _hunt
-    _hunt = Hunt(seed, device)
+    _hunt = kind(seed, device)
 
 
-def _hunted(place: Place, depths: Sequence[int]) -> Found:
-    return _hunt.multiply(place, depths)
+def _hunted(job: Sequence[tuple[Place, list[int]]]) -> Found:
+    found = Found()
+    for place, depths in job:
+        found.add(_hunt.multiply(place, depths))
+    return found
 
 
 class Hunt:
@@ -170,6 +196,9 @@ class Hunt:
 
     Operands of ones are views of the same memory; those of signs are written where they stand.
     """
+
+    #: What operands hold.
+    data: tuple[str, ...] = DATA
 
     def __init__(self, seed: int, device: str):
         self.device = device
@@ -188,8 +217,8 @@ class Hunt:
         dtype = DTYPES[place.dtype]
         memory = self.ones[dtype] if data == "ones" else self.written[dtype]
         beyond = 0 if data == "ones" else self.room
-        a = _view(memory, place.shift, place.M, K, place.layout[0], place.pad)
-        b = _view(memory, beyond + place.shift, K, place.N, place.layout[1], place.pad)
+        a = view(memory, place.shift, (place.M, K), place.layout[0], place.pad)
+        b = view(memory, beyond + place.shift, (K, place.N), place.layout[1], place.pad)
         if data == "signs":
             rows, columns, along = self.signs[dtype]
             torch.mul(rows[: place.M, None], along[:K], out=a)
@@ -206,15 +235,16 @@ class Hunt:
         found = Found(len(depths))
         jobs, verdicts = [], torch.zeros(4 * len(depths), dtype=torch.bool, device=self.device)
         for K in depths:
-            for data in DATA:
+            for data in self.data:
                 a, b = self.operands(place, K, data)
                 want = self.exact(place, K, data)
-                for by in (cublas, ours):
-                    got = self.product(by, place, a, b)
-                    if got is None:
+                for by in self.multipliers():
+                    got = self.product(by, place, a, b, want)
+                    if isinstance(got, str):
                         found.refused[by.__name__] += 1
+                        found.words[f"{by.__name__}: {got}"] += 1
                         continue
-                    torch.any(got != want, out=verdicts[len(jobs)])
+                    torch.any(differ(got, want), out=verdicts[len(jobs)])
                     jobs.append((by, K, data))
                     found.products[by.__name__] += 1
         for index in verdicts.nonzero().flatten().tolist():
@@ -226,35 +256,52 @@ class Hunt:
         sums = self.sums[: place.M, : place.N]
         return ((torch.ones_like(sums) if data == "ones" else sums) * K).to(DTYPES[place.output])
 
-    def product(self, by, place: Place, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-        """The result of `by`, or None where torch's call refuses. What else fails ends the hunt: an
-        error of the device, or of ours, is no refusal."""
-        out = torch.full((place.M, place.N), POISON, dtype=DTYPES[place.output], device=self.device)
+    def multipliers(self) -> Sequence[Callable]:
+        return cublas, ours
+
+    def product(self, by, place: Place, a, b, want: torch.Tensor) -> torch.Tensor | str:
+        """The result of `by`, in memory like that of `want`, or the words in which it refuses."""
+        out = torch.full_like(want, POISON)
         try:
             by(a, b, out, place)
-        except RuntimeError as error:
-            if by is ours or isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)):
+        except (RuntimeError, ValueError) as error:
+            if not self.refuses(by, error):
                 raise
-            return None
+            return str(error).partition("\n")[0]
         return out
+
+    def refuses(self, by, error: Exception) -> bool:
+        """Whether torch's call refuses. What else fails ends the hunt: an error of the device, or
+        of ours, is no refusal."""
+        fatal = torch.OutOfMemoryError, torch.AcceleratorError, ValueError
+        return by is not ours and not isinstance(error, fatal)
 
     def finding(self, place: Place, by, K: int, data: str) -> Finding:
         """The worst element of a product that was seen to be wrong, multiplied again."""
-        got = self.product(by, place, *self.operands(place, K, data))
         want = self.exact(place, K, data)
+        got = self.product(by, place, *self.operands(place, K, data), want)
+        assert isinstance(got, torch.Tensor)
         error = (got.double() - want.double()).abs().flatten()
         at = int(error.argmax())
         return Finding(
-            by.__name__, place, K, data, int((got != want).sum()),
+            by.__name__, place, K, data, int(differ(got, want).sum()),
             got.flatten()[at].item(), want.flatten()[at].item(),
         )  # fmt: skip
 
 
-def _view(pool: torch.Tensor, start: int, rows: int, cols: int, layout: str, pad: int):
-    """A matrix whose lines stand in the pool from `start` on, N as rows or T as columns."""
-    if layout == "N":
-        return pool.as_strided((rows, cols), (cols + pad, 1), start)
-    return pool.as_strided((rows, cols), (1, rows + pad), start)
+def differ(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+    """Which elements have other bits."""
+    bits = BITS[want.itemsize]
+    return got.view(bits) != want.view(bits)
+
+
+def view(pool: torch.Tensor, start: int, shape: Sequence[int], layout: str, pad: int):
+    """Matrices whose lines stand in the pool from `start` on, N as rows or T as columns."""
+    *batch, rows, cols = shape
+    lines, length = (rows, cols) if layout == "N" else (cols, rows)
+    strides = (*[lines * (length + pad)] * len(batch), length + pad, 1)
+    made = pool.as_strided((*batch, lines, length), strides, start)
+    return made if layout == "N" else made.mT
 
 
 def cublas(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, place: Place) -> None:
@@ -266,15 +313,22 @@ def cublas(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, place: Place) ->
 
 
 def ours(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, place: Place) -> None:
-    precision = "tf32" if place.dtype == "tf32" else "ieee"
-    options = {"precision": precision} if a.dtype.itemsize == 4 else {}
-    tritemm.matmul(a, b, out=out, out_dtype=out.dtype, **options)
+    tritemm.matmul(a, b, out=out, **options(place))
+
+
+def options(place: Place) -> dict[str, Any]:
+    """What is asked of ours."""
+    asked: dict[str, Any] = {"out_dtype": DTYPES[place.output]}
+    if DTYPES[place.dtype] == torch.float32:
+        asked["precision"] = "tf32" if place.dtype == "tf32" else "ieee"
+    return asked
 
 
 def as_json(hunt: Found, seed: int, seconds: float) -> dict[str, Any]:
     return {
         "environment": dataclasses.asdict(environment()), "seed": seed, "seconds": round(seconds),
         "problems": hunt.problems, "products": dict(hunt.products), "refused": dict(hunt.refused),
+        "words": dict(hunt.words),
         "findings": [dataclasses.asdict(each) | {"line": line(each)} for each in hunt.findings],
     }  # fmt: skip
 
@@ -301,9 +355,10 @@ def told(hunt: Found, seconds: float) -> str:
     """What was found, those of one place together."""
     counts = collections.Counter(found.by for found in hunt.findings)
     lines = [
-        f"{by}: {counts[by]} of {count} products wrong, {hunt.refused[by]} refused"
-        for by, count in hunt.products.items()
+        f"{by}: {counts[by]} of {hunt.products[by]} products wrong, {hunt.refused[by]} refused"
+        for by in hunt.products | hunt.refused
     ]
+    lines += [f"  {count} refused by {words}" for words, count in hunt.words.most_common(SENTENCES)]
     places = grouped(hunt.findings, lambda found: (found.by, found.place))
     for (by, place), findings in places.items():
         one = next((found for found in findings if line(found)), findings[0])

@@ -1,15 +1,19 @@
 """The hunt for wrong results: what it draws, that it finds them, and what it says."""
 
+import dataclasses
 import functools
+import itertools
 import json
 from concurrent.futures import Executor, Future
 
 import pytest
 import torch
 
+import tritemm
 from perf.__main__ import main
-from perf.experiments import conform
+from perf.experiments import conform, conform_groups
 from perf.experiments.conform import Finding, Found, Hunt, Place, drawn, line, told
+from perf.experiments.conform_groups import GroupHunt, Grouping, ends
 from perf.machine import Environment
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -120,7 +124,7 @@ class Inline(Executor):
     """A pool whose work is done in this process."""
 
     def __init__(self, workers, context, begin, arguments):
-        begin(arguments[0], DEVICE)
+        begin(*arguments[:2], DEVICE)
 
     def submit(self, function, *arguments):
         future = Future()
@@ -128,12 +132,153 @@ class Inline(Executor):
         return future
 
 
-def test_the_command_writes_what_it_found(hunt, monkeypatch, tmp_path, capsys):
+@pytest.fixture
+def inline(monkeypatch):
     monkeypatch.setattr(conform, "unable", lambda command: None)
     monkeypatch.setattr(conform, "ProcessPoolExecutor", Inline)
     monkeypatch.setattr(conform, "environment", lambda: Environment("a GPU", *[None] * 7))
+
+
+def test_the_command_writes_what_it_found(hunt, inline, tmp_path, capsys):
     file = tmp_path / "found.json"
     assert main(["conform", "--n", "5", "--seed", "3", "--out", str(file)]) == 0
     assert "ours: 0 of 10 products wrong" in capsys.readouterr().out
     found = json.loads(file.read_text())
     assert (found["problems"], found["findings"]) == (5, [])
+
+
+#: Groups of 20 rows, columns or terms, four of which are behind the last.
+GROUPING = Grouping(20, 9, "NN", "bf16", "fp32", 0, 0, "m", 6, "even", 16, 1)
+
+
+def of(cut: str, **changes) -> tuple[Grouping, int]:
+    """This grouping, of what is cut, and its K."""
+    M, N, K = {"m": (20, 9, 12), "n": (9, 20, 12), "k": (12, 9, 20)}[cut]
+    return dataclasses.replace(GROUPING, M=M, N=N, cut=cut, **changes), K
+
+
+def lengths(place: Grouping, K: int) -> list[int]:
+    return [end - begin for begin, end in itertools.pairwise((0, *ends(place, K)))]
+
+
+def test_as_many_groupings_as_asked_for_of_every_kind():
+    jobs = conform_groups.drawn(2000, 0)
+    cases = [(place, K) for job in jobs for place, (K,) in job]
+    places = [place for place, _ in cases]
+    assert len(places) == 2000 and jobs == conform_groups.drawn(2000, 0)
+    assert {place.cut for place in places} == set("mnk")
+    assert {place.sizes for place in places} == set(conform_groups.SIZES)
+    assert {(place.dtype, place.output) for place in places} == set(conform.TYPES)
+    assert sum(place.count > 512 for place in places) > 50 < sum(p.count == 1 for p in places)
+    assert any(place.count > 1024 for place in places)
+    for place, K in cases:
+        sizes, whole = lengths(place, K), {"m": place.M, "n": place.N, "k": K}[place.cut]
+        assert len(sizes) == place.count and min(sizes) >= 0
+        assert sum(sizes) <= place.covered <= whole < 2**16
+        assert place.sizes != "one" or max(sizes) == place.covered
+        assert place.sizes != "single" or max(sizes) <= 1
+
+
+@pytest.mark.parametrize("cut", "mnk")
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize(("shift", "pad"), [(0, 0), (1, 8)])
+def test_the_exact_result_is_that_of_the_groups(cut, layout, shift, pad):
+    place, K = of(cut, layout=layout, shift=shift, pad=pad)
+    a, b = GroupHunt(0, DEVICE).operands(place, K, "signs")
+    assert a.storage_offset() == b.storage_offset() == shift
+    assert (a.stride(-1) == 1, b.stride(-1) == 1) == (layout[0] == "N", layout[1] == "N")
+    assert a.dim() + b.dim() == (4 if cut == "k" else 5)
+    a, b = a.double(), b.double()
+    want = a.new_zeros((place.count, place.M, place.N) if cut == "k" else (place.M, place.N))
+    for g, (begin, end) in enumerate(itertools.pairwise((0, *ends(place, K)))):
+        if cut == "m":
+            want[begin:end] = a[begin:end] @ b[g]
+        elif cut == "n":
+            want[:, begin:end] = a[g] @ b[:, begin:end]
+        else:
+            want[g] = a[:, begin:end] @ b[begin:end]
+    assert torch.equal(GroupHunt(0, DEVICE).exact(place, K, "signs").double(), want)
+
+
+@pytest.mark.parametrize("cut", "mnk")
+@pytest.mark.parametrize(
+    ("types", "sizes", "count"),
+    [
+        (("bf16", "bf16"), "even", 6),
+        (("fp16", "fp16"), "sparse", 33),
+        (("tf32", "fp32"), "one", 5),
+        (("int8", "int32"), "single", 9),
+        (("fp64", "fp64"), "skewed", 1),
+    ],
+)
+def test_nothing_is_found_where_no_group_is_wrong(cut, types, sizes, count):
+    place, K = of(cut, dtype=types[0], output=types[1], sizes=sizes, count=count, layout="TN")
+    found = GroupHunt(0, DEVICE).multiply(place, [K])
+    assert found.findings == [] and (found.problems, found.products["ours"]) == (1, 2)
+
+
+def planted(fault: str, right, calls: list, a, b, *, offs, out, **options):
+    """A product of groups with a fault."""
+    calls.append(fault)
+    if fault == "refuses":
+        raise NotImplementedError("no such groups")
+    if fault == "fails":
+        raise RuntimeError("a launch failed")
+    if fault == "boundary":
+        first = int((offs.diff(prepend=offs.new_zeros(1)) > 0).nonzero()[0])
+        offs = offs.clone()
+        offs[first] -= 1
+    right(a, b.abs() if fault == "sign" else b, offs=offs, out=out, **options)
+    if fault == "unsteady" and len(calls) == 2:
+        out.view(-1)[3] += 1
+    if fault == "rest":
+        out[..., int(offs[-1]) :] = conform.POISON
+    if fault == "empty":
+        out[offs.diff(prepend=offs.new_zeros(1)) == 0] = conform.POISON
+    if fault == "zero":
+        out[out == 0] = -0.0
+
+
+@pytest.fixture
+def plant(monkeypatch):
+    def planting(fault: str) -> None:
+        faulty = functools.partial(planted, fault, tritemm.grouped_mm, [])
+        monkeypatch.setattr(tritemm, "grouped_mm", faulty)
+
+    return planting
+
+
+@pytest.mark.parametrize(
+    ("cut", "fault", "times"),
+    [
+        *[(cut, fault, 2) for cut in "mnk" for fault in ("boundary", "sign")],
+        ("m", "unsteady", 1), ("n", "rest", 2), ("k", "empty", 2), ("m", "zero", 2),
+    ],
+)  # fmt: skip
+def test_a_group_that_is_wrong_is_found(plant, cut, fault, times):
+    plant(fault)
+    place, K = of(cut, count=12)
+    found = GroupHunt(0, DEVICE).multiply(place, [K])
+    assert [(f.by, f.place, f.K) for f in found.findings] == [("ours", place, K)] * times
+    assert all(f.wrong > 0 for f in found.findings) or fault == "unsteady"
+    assert repr(place) in told(found, 1)
+
+
+def test_groups_that_are_refused_are_counted_with_the_words_and_a_failure_is_no_refusal(plant):
+    place, K = of("m")
+    plant("refuses")
+    found = GroupHunt(0, DEVICE).multiply(place, [K])
+    assert found.refused["ours"] == 2 and not found.products and not found.findings
+    text = told(found, 1)
+    assert "ours: 0 of 0 products wrong, 2 refused\n" in text
+    assert "  2 refused by ours: no such groups\n" in text
+    plant("fails")
+    with pytest.raises(RuntimeError, match="a launch failed"):
+        GroupHunt(0, DEVICE).multiply(place, [K])
+
+
+def test_the_command_hunts_in_groups(inline, monkeypatch, capsys):
+    for name, log in (("LARGEST", 3), ("LONGEST", 4), ("GROUPS", 2)):
+        monkeypatch.setattr(conform_groups, name, log)
+    assert main(["conform", "--groups", "--n", "5"]) == 0
+    assert "ours: 0 of 10 products wrong" in capsys.readouterr().out
