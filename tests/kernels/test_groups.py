@@ -1,5 +1,6 @@
 """Groups: products whose rows, columns or K offsets on the device cut, by each rung that can."""
 
+import dataclasses
 import itertools
 import math
 
@@ -126,7 +127,7 @@ def test_every_rung_that_can(kernel, form, sizes, n, k, dtype, layout):
         precision = "tf32"
     problem = Problem.of(a, b, c, precision=precision, groups=form)
     if reason := kernel.why_not(problem):
-        assert any(word in reason for word in ("16 bits", "multiple of 16", "along K", "128 is"))
+        assert any(word in reason for word in ("16 bits", "of 16", "along K", "128 is"))
         pytest.skip(reason)
     own = [kernel.interpreted] if DEVICE == "cpu" else [*kernel.configs(problem), NARROW]
     for config in able_configs(kernel, problem, own):
@@ -473,3 +474,21 @@ def test_there_is_a_choice_for_every_layer(tokens, dtype):
             assert choice.kernel.why_not(view) is None
             assert f"{experts} groups along {form.upper()}" in str(choice)
             assert dispatch.choose(problem, "auto/batch_invariant").config.SPLIT_K == 1
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(
+    ("K", "rung", "depth"),
+    [(1, "pingpong", 16), (8, "pingpong", 16), (9, "pingpong", 32), (32, "pingpong", 32),
+     (33, "warp_specialized", 32), (128, "warp_specialized", 32), (129, "pingpong", 64)],
+)  # fmt: skip
+def test_the_shorter_groups_are_the_shorter_is_a_step(K, rung, depth):
+    a = torch.empty(64 * K, 2048, dtype=BF16, device="meta").mT
+    b = torch.empty(64 * K, 768, dtype=BF16, device="meta")
+    c = torch.empty(64, 2048, 768, dtype=BF16, device="meta")
+    choice = dispatch.choose(Problem.of(a, b, c, groups="k", device=H200))
+    assert (choice.kernel.name, choice.config.BLOCK_K) == (rung, depth)
+    assert why_not(choice.kernel, choice.problem, choice.config) is None
+    wrong = dataclasses.replace(choice.config, BLOCK_K=8)
+    reason = why_not(choice.kernel, choice.problem, wrong)
+    assert reason == "BLOCK_K is 8; 16, 32, 64, 128, 256 are possible"

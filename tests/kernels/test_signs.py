@@ -148,17 +148,22 @@ def test_every_type_compiles(kernel):
 def grouped_jobs() -> list[asm.Job]:
     """Groups of rows, of columns and of K, in every config of the rungs that multiply them.
 
-    Of K, tiles of 256 rows are left out: with Triton 3.8 their producer puts two words aside.
+    Of K, groups of some lengths have tiles of their own; those of 256 rows are left out: with
+    Triton 3.8 their producer puts two words aside.
     """
     jobs = []
-    layouts = {"m": ("NN", "NT"), "n": ("NT", "TT"), "k": ("TN",)}
-    for kernel, form in itertools.product(RUNGS, layouts):
-        for layout in layouts[form] if form in kernel.limits.groups else ():
-            job = asm.Job(kernel.name, layout=layout, batch=(128,), groups=form)
+    forms = {
+        "m": (("NN", 4096), ("NT", 4096)),
+        "n": (("NT", 4096), ("TT", 4096)),
+        "k": [("TN", 128 * K) for K in (8, 32, 128, 1024)],
+    }
+    for kernel, form in itertools.product(RUNGS, forms):
+        for layout, K in forms[form] if form in kernel.limits.groups else ():
+            job = asm.Job(kernel.name, K=K, layout=layout, batch=(128,), groups=form)
             rows = [config.BLOCK_M for config in asm.configs_of(job)]
             each = per_config(job)
             jobs += [one for one in each if form != "k" or rows[one.config] < 256]
-    return jobs
+    return list(dict.fromkeys(jobs))
 
 
 @pytest.mark.latest

@@ -140,7 +140,7 @@ class ClusterTile(RoleTile):
         p, c = self.p, self.c
         a, b = _lines(p.a, "N", c.BLOCK_M), _lines(p.b, "T", c.BLOCK_N)[::-1]
         out = Box.of_c(p, sm90.ROWS, self.columns)
-        return Boxes(Box.of_operand(p, "a", *a), Box.of_operand(p, "b", *b), out)
+        return Boxes(Box.of(p, p.a, *a), Box.of(p, p.b, *b), out)
 
 
 def _lines(matrix: Matrix, along_k: str, lines: int) -> tuple[int, int]:
@@ -322,12 +322,7 @@ def fitted(
 def offered(
     problem: Problem, tiles: Sequence[Numbers], table: Sequence[Fitted], wide: Sequence[Wide]
 ) -> tuple[Config, ...]:
-    """The usual tiles, those that fill whole waves, and those that have all of few columns.
-
-    Of groups the usual ones: how many tiles they have isn't known.
-    """
-    if problem.groups:
-        return usual(problem, tiles)
+    """The usual tiles, those that fill whole waves, and those that have all of few columns."""
     found = usual(problem, tiles) + fitted(problem, table, tiles) + as_wide(problem, wide)
     return tuple(dict.fromkeys(found))
 

@@ -168,14 +168,6 @@ class Box:
         return Box(major, shape, strides, block)
 
     @staticmethod
-    def of_operand(problem: Problem, name: str, rows: int, cols: int) -> Box:
-        """The box of A or B; where K is cut, its steps end with a group."""
-        matrix = getattr(problem, name)
-        if problem.groups == "k":
-            return Box.ragged(matrix, rows, cols, "n" if name == "a" else "m")
-        return Box.of(problem, matrix, rows, cols)
-
-    @staticmethod
     def of_c(problem: Problem, rows: int, columns: int) -> Box | None:
         """The box of C, in pieces of [rows, columns]; None where it is stored by threads."""
         if problem.groups in ("m", "n"):

@@ -224,11 +224,14 @@ class PowerTile(RoleTile):
         """Boxes of A, both halves of B, and C; of pairs, half as wide."""
         p, depth = self.p, self.c.BLOCK_K
         first, second = (half // self.facts.per_column for half in self.halves)
+        a = b = functools.partial(Box.of, p)
+        if p.groups == "k":  # whose steps end with a group
+            a, b = (functools.partial(Box.ragged, along=side) for side in "nm")
         return Boxes(
-            Box.of_operand(p, "a", self.rows, depth),
-            Box.of_operand(p, "b", depth, first),
+            a(p.a, self.rows, depth),
+            b(p.b, depth, first),
             Box.of_c(p, self.rows, self.columns),
-            Box.of_operand(p, "b", depth, second) if second else None,
+            b(p.b, depth, second) if second else None,
         )
 
     def described(self, a, b, c) -> dict[str, Any]:

@@ -16,15 +16,13 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arch.clusters import NEEDS, Cooperative, offered, worth_swapping
-from ..arch.roles import FEW_STEPS_K, typical_k
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.accumulate import accumulate
 from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
-from .device.groups import make_scheduler
 from .device.ptx import cluster_sync
-from .device.scheduler import SIZES
+from .device.scheduler import SIZES, Scheduler
 
 
 @gluon.jit
@@ -34,7 +32,6 @@ def compute(args, WHICH: gl.constexpr):
     cluster_sync()
     loop = loop.consumer(WHICH)
     gdc_wait()
-    work = work.begun() if work.SHAPE.GROUPS != "" else work
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
@@ -46,9 +43,9 @@ def compute(args, WHICH: gl.constexpr):
     cluster_sync()
 
 
-@gluon.jit(do_not_specialize=[*SIZES, "offs_ptr"])
+@gluon.jit(do_not_specialize=SIZES)
 def cluster_kernel(
-    a_desc, b_desc, c_desc, c_ptr, offs_ptr,
+    a_desc, b_desc, c_desc, c_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
@@ -59,7 +56,7 @@ def cluster_kernel(
     epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     if not SHAPE.LATE:
         gdc_launch_dependents()
-    work = make_scheduler(M, N, K, B0, B1, offs_ptr, SHAPE)
+    work = Scheduler(M, N, K, B0, B1, SHAPE)
     KERNEL_NAME: gl.constexpr = cluster_kernel.__name__
     loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE)
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
@@ -89,8 +86,8 @@ KERNEL = TritonKernel(
     arguments=Cooperative.arguments(), grid=Cooperative.grid, clusters=Cooperative.programs,
     limits=Limits(
         configs, needs=NEEDS, tile=Cooperative, odd_tiles=True, fixed_parts=True,
-        ordered=Cooperative.whole(configs), symmetric=True, groups="k",
+        ordered=Cooperative.whole(configs), symmetric=True,
     ),
-    policy=Policy(suits=lambda p: typical_k(p) > FEW_STEPS_K, swap=worth_swapping),
+    policy=Policy(swap=worth_swapping),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.75),
 )  # fmt: skip

@@ -13,14 +13,12 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arch.clusters import NEEDS, Pingpong, offered, usual, worth_swapping
-from ..arch.roles import FEW_STEPS_K, typical_k
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
-from .device.groups import make_scheduler
 from .device.ptx import barrier_arrive, barrier_wait, cluster_sync
-from .device.scheduler import SIZES
+from .device.scheduler import SIZES, Scheduler
 
 
 @gluon.jit
@@ -31,7 +29,6 @@ def compute(args, WHICH: gl.constexpr):
     turns = loop.more()
     loop = loop.consumer(WHICH)
     gdc_wait()
-    work = work.begun() if work.SHAPE.GROUPS != "" else work
     n = gl.to_tensor(0)
     if WHICH == 1:
         n += work.steps(work.first())
@@ -53,9 +50,9 @@ def compute(args, WHICH: gl.constexpr):
     cluster_sync()
 
 
-@gluon.jit(do_not_specialize=[*SIZES, "offs_ptr"])
+@gluon.jit(do_not_specialize=SIZES)
 def cluster_pingpong_kernel(
-    a_desc, b_desc, c_desc, c_ptr, offs_ptr,
+    a_desc, b_desc, c_desc, c_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
@@ -66,7 +63,7 @@ def cluster_pingpong_kernel(
     epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     if not SHAPE.LATE:
         gdc_launch_dependents()
-    work = make_scheduler(M, N, K, B0, B1, offs_ptr, SHAPE)
+    work = Scheduler(M, N, K, B0, B1, SHAPE)
     KERNEL_NAME: gl.constexpr = cluster_pingpong_kernel.__name__
     loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE, 2)
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
@@ -99,9 +96,8 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_pingpong_kernel, interpreted=None,
     arguments=Pingpong.arguments(), grid=Pingpong.grid, clusters=Pingpong.programs,
     limits=Limits(
-        configs, needs=NEEDS, tile=Pingpong, odd_tiles=True, ordered=ordered, symmetric=True,
-        groups="k",
+        configs, needs=NEEDS, tile=Pingpong, odd_tiles=True, ordered=ordered, symmetric=True
     ),
-    policy=Policy(suits=lambda p: typical_k(p) > FEW_STEPS_K, swap=worth_swapping),
+    policy=Policy(swap=worth_swapping),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.8, pingpong=True),
 )  # fmt: skip

@@ -93,17 +93,14 @@ class ClusterMainloop:
         BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
         MAP_A: gl.constexpr = tensor_map(self.KERNEL, "a", SHAPE.BATCHED)
         MAP_B: gl.constexpr = tensor_map(self.KERNEL, "b", SHAPE.BATCHED)
-        row = loadable(unit.row, self.a_desc, A_ALONG_K)
-        col = loadable(unit.col, self.b_desc, B_ALONG_K)
-        b0, b1, beyond = unit.b0, unit.b1, 0
-        if SHAPE.GROUPS != "":
-            b0, b1, row, col, beyond = unit.loaded_from()
-        a0, a1 = b0, b1
+        a0, a1, b0, b1 = unit.b0, unit.b1, unit.b0, unit.b1
         if SHAPE.BATCHED:
             # A broadcast batch has extent 1.
             a, b = self.a_desc.shape, self.b_desc.shape
             a0, a1 = gl.minimum(a0, a[0] - 1), gl.minimum(a1, a[1] - 1)
             b0, b1 = gl.minimum(b0, b[0] - 1), gl.minimum(b1, b[1] - 1)
+        row = loadable(unit.row, self.a_desc, A_ALONG_K)
+        col = loadable(unit.col, self.b_desc, B_ALONG_K)
         ring = shared_memory()
         bars = self.full()
         stage, odd = place(n, SHAPE.STAGES)
@@ -114,7 +111,7 @@ class ClusterMainloop:
             ptx.barrier_expect(full, LINES * BYTES)
             to = ring + stage * (LINES * BYTES)
             for line in gl.static_range(LINES):
-                k = (unit.first + step) * SHAPE.BLOCK_K + line * LINE + beyond
+                k = (unit.first + step) * SHAPE.BLOCK_K + line * LINE
                 # Sharers take turns, a step each: one request, where a share of the tile would take
                 # one from each of them.
                 if (n + step) % OF_A == rank % OF_A:
@@ -227,7 +224,6 @@ def make_cluster_mainloop(
 @gluon.jit
 def load_in_cluster(work, loop):
     """The producer of a cluster's program, which loads what the cluster shares in turns."""
-    work = work.begun() if work.SHAPE.GROUPS != "" else work
     unit = work.unit(work.first())
     ptx.cluster_sync()  # the others' barriers are there
     load_from(work, loop, unit)

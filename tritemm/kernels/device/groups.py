@@ -13,7 +13,7 @@ from triton.language.extra.cuda import gdc_wait
 
 from .language import Value, aggregate
 from .raster import bounds, raster
-from .scheduler import Scheduler, group_of, tile_of
+from .scheduler import Scheduler
 
 #: Lines of a map that ends with a group; no matrix has as many.
 LINES = gl.constexpr(2**30)
@@ -117,11 +117,10 @@ class Groups:
     @gluon.jit
     def across(self):
         """Tiles of a band; of K that is cut, those of a group."""
-        TILE: gl.constexpr = tile_of(self.SHAPE)
         if self.SHAPE.GROUPS == "m":
-            tiles = gl.cdiv(self.dense.N, TILE[1])
+            tiles = gl.cdiv(self.dense.N, self.SHAPE.BLOCK_N)
         elif self.SHAPE.GROUPS == "n":
-            tiles = gl.cdiv(self.dense.M, TILE[0])
+            tiles = gl.cdiv(self.dense.M, self.SHAPE.BLOCK_M)
         else:
             tiles = self.dense.tiles() // self.dense.B1
         return tiles
@@ -132,7 +131,9 @@ class Groups:
         gdc_wait()
         work = self
         if self.SHAPE.GROUPS != "k":
-            BLOCK: gl.constexpr = tile_of(self.SHAPE)[0 if self.SHAPE.GROUPS == "m" else 1]
+            BLOCK: gl.constexpr = (
+                self.SHAPE.BLOCK_M if self.SHAPE.GROUPS == "m" else self.SHAPE.BLOCK_N
+            )
             MOST: gl.constexpr = self.SHAPE.MOST_GROUPS
             layout: gl.constexpr = gl.BlockedLayout([MOST // 32], [32], [gl.num_warps()], [0])
             group, count = gl.arange(0, MOST, layout), self.dense.B1
@@ -187,17 +188,19 @@ class Groups:
             group = gl.where(band >= self.full, count, group)
             inside = i - gl.where(band >= self.full, self.full, first) * self.across()
         begin, end = bounds(self.offs_ptr, group, count, self.size())
+        row = gl.to_tensor(0)
+        col = gl.to_tensor(0)
         if SHAPE.GROUPS == "m":
             M = end - begin
+            row = begin
         elif SHAPE.GROUPS == "n":
             N = end - begin
-        TILE: gl.constexpr = tile_of(SHAPE)
-        pid_m, pid_n = raster(inside, M, N, TILE[0], TILE[1], SHAPE.ORDER, group_of(SHAPE))
-        row, col = self.dense.share_of(pid_m, pid_n)
-        if SHAPE.GROUPS == "m":
-            row += begin
-        elif SHAPE.GROUPS == "n":
-            col += begin
+            col = begin
+        pid_m, pid_n = raster(
+            inside, M, N, SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.ORDER, SHAPE.GROUP_M
+        )
+        row += pid_m * SHAPE.BLOCK_M
+        col += pid_n * SHAPE.BLOCK_N
         zero, rest = gl.to_tensor(0), group == count
         return GroupUnit(zero, self.steps(i), zero, group, row, col, begin, end, rest, SHAPE)
 

@@ -91,19 +91,6 @@ class Scheduler:
         return gl.program_id(0) % self.SHAPE.CLUSTER
 
     @gluon.jit
-    def share_of(self, pid_m, pid_n):
-        """First row and first column of this program's share of a cluster's tile."""
-        SHAPE: gl.constexpr = self.SHAPE
-        TILE: gl.constexpr = tile_of(SHAPE)
-        row = pid_m * TILE[0]
-        col = pid_n * TILE[1]
-        if SHAPE.CLUSTER > 1 and SHAPE.SHARED == "b":
-            row += self.rank() * SHAPE.BLOCK_M
-        elif SHAPE.CLUSTER > 1:
-            col += self.rank() * SHAPE.BLOCK_N
-        return row, col
-
-    @gluon.jit
     def place(self, tile):
         """Batch indices, first row and first column of this program's share of `tile`."""
         SHAPE: gl.constexpr = self.SHAPE
@@ -115,7 +102,12 @@ class Scheduler:
             pid_m, pid_n = triangular(pid, N, TILE[0], TILE[1], SHAPE.ORDER, GROUP)
         else:
             pid_m, pid_n = raster(pid, M, N, TILE[0], TILE[1], SHAPE.ORDER, GROUP)
-        row, col = self.share_of(pid_m, pid_n)
+        row = pid_m * TILE[0]
+        col = pid_n * TILE[1]
+        if SHAPE.CLUSTER > 1 and SHAPE.SHARED == "b":
+            row += self.rank() * SHAPE.BLOCK_M
+        elif SHAPE.CLUSTER > 1:
+            col += self.rank() * SHAPE.BLOCK_N
         return b0, b1, row, col
 
     @gluon.jit
