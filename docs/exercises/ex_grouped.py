@@ -37,9 +37,9 @@ def slots(ends: tuple[int, ...], block: int) -> dict[int, int]:
 
     words = SimpleNamespace(
         load=load, minimum=np.minimum, maximum=np.maximum, arange=np.arange, sum=np.sum,
-        constexpr=int, int32=int,
+        where=np.where, constexpr=int, int32=int,
     )  # fmt: skip
-    bounds = plain("k20_grouped.py", "bounds", tl=words)
+    bounds = plain("device/raster.py", "bounds", tl=words)
     group_of = plain("k20_grouped.py", "group_of", tl=words, bounds=bounds, SOME=2)
     count, size, found = len(ends), ends[-1], {}
     for slot in range(size // block + count + 1):
