@@ -483,12 +483,26 @@ def test_there_is_a_choice_for_every_layer(tokens, dtype):
      (33, "warp_specialized", 32), (128, "warp_specialized", 32), (129, "pingpong", 64)],
 )  # fmt: skip
 def test_the_shorter_groups_are_the_shorter_is_a_step(K, rung, depth):
-    a = torch.empty(64 * K, 2048, dtype=BF16, device="meta").mT
-    b = torch.empty(64 * K, 768, dtype=BF16, device="meta")
-    c = torch.empty(64, 2048, 768, dtype=BF16, device="meta")
-    choice = dispatch.choose(Problem.of(a, b, c, groups="k", device=H200))
+    choice = dispatch.choose(weights(2048, 768, K))
     assert (choice.kernel.name, choice.config.BLOCK_K) == (rung, depth)
-    assert why_not(choice.kernel, choice.problem, choice.config) is None
+    view = choice.config.view(choice.problem)
+    assert why_not(choice.kernel, view, choice.config) is None
     wrong = dataclasses.replace(choice.config, BLOCK_K=8)
-    reason = why_not(choice.kernel, choice.problem, wrong)
+    reason = why_not(choice.kernel, view, wrong)
     assert reason == "BLOCK_K is 8; 16, 32, 64, 128, 256 are possible"
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("K", [8, 32, 100])
+@pytest.mark.parametrize("sizes", [(16, 4096), (2048, 64), (64, 64)], ids=str)
+def test_short_groups_of_few_rows_or_columns_have_the_tiles_that_fit_these(sizes, K):
+    config = dispatch.choose(weights(*sizes, K)).config
+    assert min(config.BLOCK_M, config.BLOCK_N) == 64 == config.BLOCK_K
+
+
+def weights(M, N, K):
+    """64 gradients of weights, of K tokens each, on an H200."""
+    a = torch.empty(64 * K, M, dtype=BF16, device="meta").mT
+    b = torch.empty(64 * K, N, dtype=BF16, device="meta")
+    c = torch.empty(64, M, N, dtype=BF16, device="meta")
+    return Problem.of(a, b, c, groups="k", device=H200)

@@ -35,9 +35,10 @@ from .lines import LINES, Box, Boxes, by_tma, c_major, crossed, major_of, readab
 LOADED_AHEAD, OWNERS = subtile.ROOMY.value, split_k.OWNERS.value
 #: Groups that a thread of each warp counts some of; more would take too many registers.
 MOST_GROUPS = 512
-#: K of a typical group up to which tiles are small and steps short, and up to which steps are. TMA
-#: stores nothing while it loads, lines of zeros too: where K is short, C waits for what it loads.
-SHORT_K, FEW_STEPS_K = 32, 128
+#: K of a typical group up to which tiles are small and steps short, and up to which steps are; and
+#: rows and columns of a C that takes long to write. TMA stores nothing while it loads, be it zeros:
+#: where K is short, such a C waits for what is loaded.
+SHORT_K, FEW_STEPS_K, LARGE_SIDES = 32, 128, 256
 #: Types of operands, in PTX.
 TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "tf32"}
 
@@ -80,8 +81,13 @@ def grouped(problem: Problem) -> str | None:
 
 @kept
 def typical_k(problem: Problem) -> float:
-    """K of a typical group, of 16-bit operands whose K is cut; of all others it is endless."""
-    return problem.typical[2] if problem.groups == "k" and problem.itemsize == 2 else math.inf
+    """K of a typical group, where K is cut, C is large and operands have 16 bits; else endless."""
+    large = min(problem.M, problem.N) >= LARGE_SIDES and problem.epilogue.per_column == 1
+    return (
+        problem.typical[2]
+        if problem.groups == "k" and problem.itemsize == 2 and large
+        else math.inf
+    )
 
 
 @kept
