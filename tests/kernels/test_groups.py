@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import zlib
 
 import pytest
 import torch
@@ -107,8 +108,9 @@ def able_configs(kernel, problem, configs):
     dtype=ids((BF16, HALF, FP32, FP64, INT8)),
     layout=ids(("NN", "NT", "TN")),
 )
-def test_every_rung_that_can(kernel, form, sizes, n, k, dtype, layout):
-    """In each of its configs on a GPU: neighbours are NaN, and nothing outside is written."""
+def test_every_rung_that_can(kernel, form, sizes, n, k, dtype, layout, request):
+    """On a GPU in some of its configs, of which all are drawn: neighbours are NaN, and nothing
+    outside is written."""
     (sizes, rest), aligned = sizes, k != 137
     if DEVICE == "cuda":
         sizes, rest = [4 * size for size in sizes], 4 * rest
@@ -130,11 +132,23 @@ def test_every_rung_that_can(kernel, form, sizes, n, k, dtype, layout):
         assert any(word in reason for word in ("16 bits", "of 16", "along K", "128 is"))
         pytest.skip(reason)
     own = [kernel.interpreted] if DEVICE == "cpu" else [*kernel.configs(problem), NARROW]
-    for config in able_configs(kernel, problem, own):
+    able = able_configs(kernel, problem, own)
+    first = zlib.crc32(request.node.name.encode()) % 3
+    for config in able[first::3] if len(able) > 3 else able:
         c.fill_(guarded.poison)
         plan.run(kernel, problem, config, a, b, c, offs)
         guarded.assert_untouched_outside()
         check(form, c, a, b, offs, precision=precision)
+
+
+@pytest.mark.parametrize("sizes", [(2, 0, 9, 1, 5), (16, 0, 70, 30, 1)], ids=str)
+def test_groups_of_short_k(sizes):
+    """Which have small tiles and short steps where C is large."""
+    a, b = cut("k", 264, 16, len(sizes), sum(sizes) + 3, BF16, "TN", aligned=True)
+    b = torch.cat([b] * 17, 1)
+    poison("k", a, b, sum(sizes), sum(sizes) + 3)
+    offs = offsets(sizes)
+    check("k", tritemm.grouped_mm(a, b, offs=offs), a, b, offs)
 
 
 @pytest.mark.parametrize("form", "mnk")
@@ -480,7 +494,7 @@ def test_there_is_a_choice_for_every_layer(tokens, dtype):
 @pytest.mark.parametrize(
     ("K", "rung", "depth"),
     [(1, "pingpong", 16), (8, "pingpong", 16), (9, "pingpong", 32), (32, "pingpong", 32),
-     (33, "warp_specialized", 32), (128, "warp_specialized", 32), (129, "pingpong", 64)],
+     (33, "pingpong", 64)],
 )  # fmt: skip
 def test_the_shorter_groups_are_the_shorter_is_a_step(K, rung, depth):
     choice = dispatch.choose(weights(2048, 768, K))

@@ -35,10 +35,10 @@ from .lines import LINES, Box, Boxes, by_tma, c_major, crossed, major_of, readab
 LOADED_AHEAD, OWNERS = subtile.ROOMY.value, split_k.OWNERS.value
 #: Groups that a thread of each warp counts some of; more would take too many registers.
 MOST_GROUPS = 512
-#: K of a typical group up to which tiles are small and steps short, and up to which steps are; and
-#: rows and columns of a C that takes long to write. TMA stores nothing while it loads, be it zeros:
-#: where K is short, such a C waits for what is loaded.
-SHORT_K, FEW_STEPS_K, LARGE_SIDES = 32, 128, 256
+#: K of a typical group up to which tiles are small and steps short; and rows and columns of a C
+#: that takes long to write. TMA stores nothing while it loads, be it zeros: where K is short, C
+#: waits for what is loaded.
+SHORT_K, LARGE_SIDES = 32, 256
 #: Types of operands, in PTX.
 TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "tf32"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -243,14 +243,14 @@ class PowerTile(RoleTile):
         cls,
         tiles: tuple[Numbers, ...],
         narrow: tuple[Numbers, ...],
-        short: Mapping[int, tuple[Numbers, ...]],
+        short: tuple[tuple[int, Numbers], ...] = (),
     ) -> Callable[[Problem], tuple[Config, ...]]:
         """`Limits.configs` of a rung: those of the `tiles` that fit; the `narrow` ones of groups of
-        columns, which may be few; and those that are for groups with a K up to so much."""
+        columns, which may be few; the first of the `short` that is for so long a K of a group."""
 
         def configs(problem: Problem) -> tuple[Config, ...]:
             some = narrow if problem.groups == "n" else tiles
-            some = next((short[most] for most in short if typical_k(problem) <= most), some)
+            some = next(((tile,) for most, tile in short if typical_k(problem) <= most), some)
             return fitting(problem, cls, some + cls.also(problem))
 
         return configs

@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.roles import FEW_STEPS_K, SHORT_K, typical_k
+from ..arch.roles import SHORT_K, typical_k
 from ..arch.tiles import Cooperative, pairs_or_tf32, spares_a_copy
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.accumulate import accumulate
@@ -63,8 +63,7 @@ TILES = (
     (64, 256, 64, 4, 4), (64, 128, 64, 4, 7),
 )  # fmt: skip
 NARROW = (128, 32, 128, 4, 5), (128, 16, 128, 4, 5)
-SHORT = {FEW_STEPS_K: ((256, 128, 32, 8, 4), (128, 256, 32, 8, 4))}
-TILES_OF = Cooperative.menu(TILES, NARROW, SHORT)
+TILES_OF = Cooperative.menu(TILES, NARROW)
 
 
 def grid(problem, config):

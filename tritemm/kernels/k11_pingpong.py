@@ -13,9 +13,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.roles import FEW_STEPS_K, SHORT_K, typical_k
+from ..arch.roles import SHORT_K
 from ..arch.tiles import NEEDS_PAIRS, Pingpong
-from ..spec import CostHint, Limits, Policy, TritonKernel
+from ..spec import CostHint, Limits, TritonKernel
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.groups import make_scheduler
@@ -73,7 +73,7 @@ TILES = (
     (64, 256, 64, 4, 4), (64, 192, 64, 4, 5), (64, 128, 64, 4, 7),
 )  # fmt: skip
 NARROW = (64, 64, 128, 4, 5), (128, 64, 64, 4, 7), (128, 32, 64, 4, 8), (128, 16, 128, 4, 5)
-SHORT = {SHORT_K // 4: ((64, 128, 16, 4, 6),), SHORT_K: ((64, 128, 32, 4, 5),)}
+SHORT = (SHORT_K // 4, (64, 128, 16, 4, 6)), (SHORT_K, (64, 128, 32, 4, 5))
 
 
 def grid(problem, config):
@@ -86,6 +86,5 @@ KERNEL = TritonKernel(
     limits=Limits(
         Pingpong.menu(TILES, NARROW, SHORT), needs=NEEDS_PAIRS, tile=Pingpong, groups="mnk"
     ),
-    policy=Policy(suits=lambda p: not SHORT_K < typical_k(p) <= FEW_STEPS_K),
     cost=CostHint(0.99, persistent=True, epilogue_overlap=0.9, pingpong=True),
 )  # fmt: skip
