@@ -7,35 +7,52 @@ from typing import Any
 
 from perf.tables import Table, markdown
 
-DATA = Path(__file__).with_name("conformance.json")
+#: Of dense products, and of groups.
+DATA, GROUPS = "conformance.json", "conformance_groups.json"
 
 
 @functools.cache
-def load() -> dict[str, Any]:
-    return json.loads(DATA.read_text())
+def load(name: str = DATA) -> dict[str, Any]:
+    return json.loads(Path(__file__).with_name(name).read_text())
 
 
 def parts() -> dict[str, str]:
     said = "In a line each, where no offset and no padding is needed:"
     text = [summary(), "", table(), "", said, "", "```python", *lines(), "```"]
-    return {"conformance": "\n".join(text)}
+    return {"conformance": "\n".join(text), "conformance-groups": groups()}
 
 
-def wrong(by: str) -> int:
-    return sum(found["by"] == by for found in load()["findings"])
+def wrong(by: str, name: str = DATA) -> int:
+    return sum(found["by"] == by for found in load(name)["findings"])
+
+
+def measured(name: str) -> str:
+    """Where, and by which command but for its options."""
+    data, env = load(name), load(name)["environment"]
+    return (
+        f"{env['gpu']}, torch {env['torch']}, cuBLAS {env['cublas']}, driver {env['driver']}, "
+        f"commit {env['commit'][:7]}, `python -m perf conform --seed {data['seed']}"
+    )
+
+
+def groups() -> str:
+    data = load(GROUPS)
+    return (
+        f"{data['problems']:,} random groupings, each multiplied twice, in {data['seconds']} s: of "
+        f"{data['products']['ours']:,} products of tritemm {wrong('ours', GROUPS)} are wrong. "
+        f"{measured(GROUPS)} --groups`."
+    )
 
 
 def summary() -> str:
     """How many products of whom, and where."""
-    data, env = load(), load()["environment"]
+    data = load()
     products = data["products"]
     return (
         f"{data['problems']:,} problems, each with ones and with signs, in {data['seconds']} s: "
         f"of {products['ours']:,} products of tritemm {wrong('ours')} are wrong, of "
         f"{products['cublas']:,} of cuBLAS {wrong('cublas')} (it refuses the other "
-        f"{data['refused'].get('cublas', 0):,}). {env['gpu']}, torch {env['torch']}, cuBLAS "
-        f"{env['cublas']}, driver {env['driver']}, commit {env['commit'][:7]}, "
-        f"`python -m perf conform --seed {data['seed']}`."
+        f"{data['refused'].get('cublas', 0):,}). {measured(DATA)}`."
     )
 
 
