@@ -141,6 +141,7 @@ def test_every_rung_that_can(kernel, form, sizes, n, k, dtype, layout, request):
         check(form, c, a, b, offs, precision=precision)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("sizes", [(2, 0, 9, 1, 5), (16, 0, 70, 30, 1)], ids=str)
 def test_groups_of_short_k(sizes):
     """Which have small tiles and short steps where C is large."""

@@ -78,9 +78,11 @@ def grouped_kernel(
     # Rows past the edge wrap to valid ones; the store masks what they yield.
     a_ptrs = a_ptr + (offs_m % M)[:, None] * stride_am + offs_k[None, :] * stride_ak
     b_ptrs = b_ptr + offs_k[:, None] * stride_bk + (offs_n % N)[None, :] * stride_bn
+    steps = tl.maximum(tl.cdiv(last_k - first_k, BLOCK_K), 1)
+    tl.assume(steps > 0)  # else ptxas may serialise WGMMA, in case there is no step
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
-    for k in tl.range(first_k, last_k, BLOCK_K, num_stages=STAGES):
-        inside = tl.arange(0, BLOCK_K) < last_k - k
+    for step in tl.range(0, steps, num_stages=STAGES):
+        inside = tl.arange(0, BLOCK_K) < last_k - first_k - step * BLOCK_K
         a = tl.load(a_ptrs, mask=inside[None, :], other=0)  # [BLOCK_M, BLOCK_K]
         b = tl.load(b_ptrs, mask=inside[:, None], other=0)  # [BLOCK_K, BLOCK_N]
         acc = dot(a, b, acc, PRECISION)
