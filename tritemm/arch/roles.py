@@ -82,12 +82,10 @@ def grouped(problem: Problem) -> str | None:
 @kept
 def typical_k(problem: Problem) -> float:
     """K of a typical group, where K is cut, C is large and operands have 16 bits; else endless."""
-    large = min(problem.M, problem.N) >= LARGE_SIDES and problem.epilogue.per_column == 1
-    return (
-        problem.typical[2]
-        if problem.groups == "k" and problem.itemsize == 2 and large
-        else math.inf
-    )
+    if problem.groups != "k" or problem.itemsize != 2 or problem.epilogue.per_column > 1:
+        return math.inf
+    large = min(problem.M, problem.N) >= LARGE_SIDES
+    return problem.typical[2] if large else math.inf
 
 
 @kept
