@@ -1,6 +1,5 @@
 """Groups: products whose rows, columns or K offsets on the device cut, by each rung that can."""
 
-import dataclasses
 import itertools
 import math
 import zlib
@@ -9,9 +8,8 @@ import pytest
 import torch
 
 import tritemm
-from tests.dispatch.choosing import H200
 from tests.harness import DEVICE, Guarded, assert_right, ids, operand, sweep
-from tritemm import Config, dispatch, plan
+from tritemm import Config, plan
 from tritemm.dispatch import cache
 from tritemm.dispatch.request import why_not
 from tritemm.problem import GATED, EpilogueInputs, Problem, activated
@@ -437,12 +435,7 @@ def refusals():
         "offs": offs, "activation": "swiglu",
     }  # fmt: skip
     yield ValueError, "no rung is called", (x, w), {"offs": offs, "kernel": "none"}
-    yield (
-        ValueError,
-        "all of one size",
-        (x, w),
-        {"offs": offs, "kernel": "tiled"},
-    )
+    yield ValueError, "all of one size", (x, w), {"offs": offs, "kernel": "tiled"}
     yield ValueError, "int8", (x.char(), w.char()), {"offs": offs, "alpha": 0.5}
 
 
@@ -471,53 +464,3 @@ def test_the_host_counts_no_fewer_tiles_than_there_are(axis):
             else:
                 there = down * sum(math.ceil(size / columns) for size in (*sizes, rest))
             assert there <= space.tiles(rows, columns) <= space.elements
-
-
-@pytest.mark.host
-@pytest.mark.parametrize("tokens", [1, 64, 4096, 32768])
-@pytest.mark.parametrize("dtype", [BF16, FP32, INT8], ids=str)
-def test_there_is_a_choice_for_every_layer(tokens, dtype):
-    for experts, k, hidden, inner in ((8, 2, 4096, 14336), (384, 8, 7168, 2048), (1024, 4, 72, 40)):
-        x = torch.empty(tokens * k, hidden, dtype=dtype, device="meta")
-        w = torch.empty(experts, inner, hidden, dtype=dtype, device="meta").mT
-        c = torch.empty(tokens * k, inner, dtype=dtype, device="meta")
-        for a, b, out, form in ((x, w, c, "m"), (c, w.mT, x, "m"), (x.mT, c, w, "k")):
-            out = out.to(torch.int32) if dtype == INT8 else out
-            problem = Problem.of(a, b, out, groups=form, device=H200)
-            choice = dispatch.choose(problem)
-            view = choice.config.view(problem)
-            assert choice.kernel.why_not(view) is None
-            assert f"{experts} groups along {form.upper()}" in str(choice)
-            assert dispatch.choose(problem, "auto/batch_invariant").config.SPLIT_K == 1
-
-
-@pytest.mark.host
-@pytest.mark.parametrize(
-    ("K", "rung", "depth"),
-    [(1, "pingpong", 16), (8, "pingpong", 16), (9, "pingpong", 32), (32, "pingpong", 32),
-     (33, "pingpong", 64)],
-)  # fmt: skip
-def test_the_shorter_groups_are_the_shorter_is_a_step(K, rung, depth):
-    choice = dispatch.choose(weights(2048, 768, K))
-    assert (choice.kernel.name, choice.config.BLOCK_K) == (rung, depth)
-    view = choice.config.view(choice.problem)
-    assert why_not(choice.kernel, view, choice.config) is None
-    wrong = dataclasses.replace(choice.config, BLOCK_K=8)
-    reason = why_not(choice.kernel, view, wrong)
-    assert reason == "BLOCK_K is 8; 16, 32, 64, 128, 256 are possible"
-
-
-@pytest.mark.host
-@pytest.mark.parametrize("K", [8, 32, 100])
-@pytest.mark.parametrize("sizes", [(16, 4096), (2048, 64), (64, 64)], ids=str)
-def test_short_groups_of_few_rows_or_columns_have_the_tiles_that_fit_these(sizes, K):
-    config = dispatch.choose(weights(*sizes, K)).config
-    assert min(config.BLOCK_M, config.BLOCK_N) == 64 == config.BLOCK_K
-
-
-def weights(M, N, K):
-    """64 gradients of weights, of K tokens each, on an H200."""
-    a = torch.empty(64 * K, M, dtype=BF16, device="meta").mT
-    b = torch.empty(64 * K, N, dtype=BF16, device="meta")
-    c = torch.empty(64, M, N, dtype=BF16, device="meta")
-    return Problem.of(a, b, c, groups="k", device=H200)

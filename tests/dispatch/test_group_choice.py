@@ -1,0 +1,61 @@
+"""Which kernel and config groups get on an H200, of whose sizes the host knows the sum."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from tests.dispatch.choosing import H200
+from tritemm import dispatch
+from tritemm.dispatch.request import why_not
+from tritemm.problem import Problem
+
+BF16, FP32, INT8 = torch.bfloat16, torch.float32, torch.int8
+pytestmark = pytest.mark.host
+
+
+@pytest.mark.parametrize("tokens", [1, 64, 4096, 32768])
+@pytest.mark.parametrize("dtype", [BF16, FP32, INT8], ids=str)
+def test_there_is_a_choice_for_every_layer(tokens, dtype):
+    for experts, k, hidden, inner in ((8, 2, 4096, 14336), (384, 8, 7168, 2048), (1024, 4, 72, 40)):
+        x = torch.empty(tokens * k, hidden, dtype=dtype, device="meta")
+        w = torch.empty(experts, inner, hidden, dtype=dtype, device="meta").mT
+        c = torch.empty(tokens * k, inner, dtype=dtype, device="meta")
+        for a, b, out, form in ((x, w, c, "m"), (c, w.mT, x, "m"), (x.mT, c, w, "k")):
+            out = out.to(torch.int32) if dtype == INT8 else out
+            problem = Problem.of(a, b, out, groups=form, device=H200)
+            choice = dispatch.choose(problem)
+            view = choice.config.view(problem)
+            assert choice.kernel.why_not(view) is None
+            assert f"{experts} groups along {form.upper()}" in str(choice)
+            assert dispatch.choose(problem, "auto/batch_invariant").config.SPLIT_K == 1
+
+
+@pytest.mark.parametrize(
+    ("K", "rung", "depth"),
+    [(1, "pingpong", 16), (8, "pingpong", 16), (9, "pingpong", 32), (32, "pingpong", 32),
+     (33, "pingpong", 64)],
+)  # fmt: skip
+def test_the_shorter_groups_are_the_shorter_is_a_step(K, rung, depth):
+    choice = dispatch.choose(weights(2048, 768, K))
+    assert (choice.kernel.name, choice.config.BLOCK_K) == (rung, depth)
+    view = choice.config.view(choice.problem)
+    assert why_not(choice.kernel, view, choice.config) is None
+    wrong = dataclasses.replace(choice.config, BLOCK_K=8)
+    reason = why_not(choice.kernel, view, wrong)
+    assert reason == "BLOCK_K is 8; 16, 32, 64, 128, 256 are possible"
+
+
+@pytest.mark.parametrize("K", [8, 32, 100])
+@pytest.mark.parametrize("sizes", [(16, 4096), (2048, 64), (64, 64)], ids=str)
+def test_short_groups_of_few_rows_or_columns_have_the_tiles_that_fit_these(sizes, K):
+    config = dispatch.choose(weights(*sizes, K)).config
+    assert min(config.BLOCK_M, config.BLOCK_N) == 64 == config.BLOCK_K
+
+
+def weights(M, N, K):
+    """64 gradients of weights, of K tokens each, on an H200."""
+    a = torch.empty(64 * K, M, dtype=BF16, device="meta").mT
+    b = torch.empty(64 * K, N, dtype=BF16, device="meta")
+    c = torch.empty(64, M, N, dtype=BF16, device="meta")
+    return Problem.of(a, b, c, groups="k", device=H200)
