@@ -14,9 +14,6 @@ from ..runtime import fast_path
 from ..runtime.operators import define, implement_whole
 from ..runtime.torch_private import (
     Derivatives,
-    below_autograd,
-    compute_requires_grad,
-    has_tangent,
     onwards,
     primal_of,
     pushing_forward,
@@ -80,13 +77,8 @@ def _combine(find, rows, tokens, weights, places, offs, dtype) -> torch.Tensor:
     return found
 
 
-def _rule(keys, find, rows, tokens, weights, *rest):
-    """The operator's rule: records where a gradient or a tangent asks for it, and goes on."""
-    factors = rows, tokens, weights
-    forward_mode = has_tangent(*factors)
-    if not forward_mode and not compute_requires_grad(*factors):
-        return below_autograd(COMBINE, keys, find, *factors, *rest)
-    return _Product.record(find, *factors, *rest, keys, forward_mode)
+def _rule(keys, forward_mode, *args):
+    return _Product.record(*args, keys, forward_mode)
 
 
 class _Product(Derivatives):

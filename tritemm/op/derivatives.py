@@ -19,10 +19,7 @@ from ..runtime import fast_path
 from ..runtime.sizes import fits, known, summed
 from ..runtime.torch_private import (
     Derivatives,
-    below_autograd,
-    compute_requires_grad,
     differentiated,
-    has_tangent,
     onwards,
     primal_of,
     pushing_forward,
@@ -33,13 +30,10 @@ from .schema import GEMM, parted
 _NAMES = "first", "second"
 
 
-def rule(keys, a, b, *args):
-    """The operator's rule: records where a gradient or a tangent asks for it, and goes on."""
+def rule(keys, forward_mode, a, b, *args):
+    """The operator's rule, as of `implement_whole`."""
     then, options = parted(args)
     tensors = a, b, then.bias, then.residual
-    forward_mode = has_tangent(*tensors)
-    if not forward_mode and not compute_requires_grad(*tensors):
-        return below_autograd(GEMM, keys, a, b, *args)
     if then.activation:
         read, unread = (then.residual, None) if then.beta else (None, then.residual)
         linear = GEMM(a, b, *then._replace(residual=unread, activation="", beta=0.0), *options)

@@ -11,9 +11,6 @@ from ..problem import GATED, activated
 from ..runtime.operators import define, implement_whole
 from ..runtime.torch_private import (
     Derivatives,
-    below_autograd,
-    compute_requires_grad,
-    has_tangent,
     onwards,
 )
 
@@ -47,11 +44,8 @@ def _gradient(x, activation, grad) -> torch.Tensor:
     return torch.cat((grad * up * slope, grad * gate * share), -1)
 
 
-def _rule(keys, x, activation, grad=None):
-    """The operator's rule: records one gradient, and leaves all others to torch's operators."""
-    forward_mode = has_tangent(x, grad)
-    if not forward_mode and not compute_requires_grad(x, grad):
-        return below_autograd(GATE, keys, x, activation, grad)
+def _rule(keys, forward_mode, x, activation, grad=None):
+    """Records one gradient, and leaves all others to torch's operators."""
     if grad is not None:
         return _gradient(x, activation, grad)
     return activated(x, activation) if forward_mode else _Gate.record(x, activation, keys)

@@ -19,9 +19,6 @@ from ..runtime import fast_path
 from ..runtime.operators import define, implement, implement_whole
 from ..runtime.torch_private import (
     Derivatives,
-    below_autograd,
-    compute_requires_grad,
-    has_tangent,
     onwards,
     primal_of,
     pushing_forward,
@@ -66,12 +63,7 @@ def _fake(a, b, offs, bias, activation, alpha, *options) -> torch.Tensor:
     return a.new_empty(shape, dtype=options[-1])
 
 
-def _rule(keys, a, b, offs, bias, activation, alpha, *options):
-    """The operator's rule: records where a gradient or a tangent asks for it, and goes on."""
-    tensors = a, b, bias
-    forward_mode = has_tangent(*tensors)
-    if not forward_mode and not compute_requires_grad(*tensors):
-        return below_autograd(GROUPED, keys, a, b, offs, bias, activation, alpha, *options)
+def _rule(keys, forward_mode, a, b, offs, bias, activation, alpha, *options):
     if activation:
         linear = GROUPED(a, b, offs, bias, "", alpha, *options)
         pairs = activation in GATED

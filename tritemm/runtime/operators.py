@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from .torch_private import untraced
+from .torch_private import below_autograd, compute_requires_grad, has_tangent, untraced
 
 try:
     _LIBRARY = torch.library.Library("tritemm", "DEF")
@@ -48,8 +48,12 @@ def implement_whole(
     rule: Callable | None = None,
     vmap: Callable | None = None,
 ) -> None:
-    """Have `function` make the operator's results on any device, `fake` those without data, and
-    `rule` record derivatives, if it has any. Without `vmap`, one result is made after another."""
+    """Have `function` make the operator's results on any device, and `fake` those without data.
+
+    If it has derivatives, `rule` records them, where a gradient or a tangent asks for one. It is
+    given the dispatch keys and whether there are tangents, then the arguments. Without `vmap`, one
+    result is made after another.
+    """
 
     def one_by_one(info, in_dims, *args):
         parts = [
@@ -65,7 +69,18 @@ def implement_whole(
     implement(operator, fake, "Fake")
     implement(operator, vmap or one_by_one, "Vmap")
     if rule is not None:
-        implement(operator, rule, "Autograd")
+        implement(operator, _recording(operator, rule), "Autograd")
+
+
+def _recording(operator: torch._ops.OpOverload, rule: Callable) -> Callable:
+    def record(keys, *args):
+        tensors = [t for t in args if isinstance(t, torch.Tensor) and t.is_floating_point()]
+        forward_mode = has_tangent(*tensors)
+        if not forward_mode and not compute_requires_grad(*tensors):
+            return below_autograd(operator, keys, *args)
+        return rule(keys, forward_mode, *args)
+
+    return record
 
 
 def called_by_inductor(name: str, function: Callable) -> None:
