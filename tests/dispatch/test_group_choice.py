@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from tests.dispatch.choosing import H200
+from tests.dispatch.choosing import H100, H200
 from tritemm import dispatch
 from tritemm.dispatch.request import why_not
 from tritemm.problem import Problem
@@ -51,6 +51,19 @@ def test_the_shorter_groups_are_the_shorter_is_a_step(K, rung, depth):
 def test_short_groups_of_few_rows_or_columns_have_the_tiles_that_fit_these(sizes, K):
     config = dispatch.choose(weights(*sizes, K)).config
     assert min(config.BLOCK_M, config.BLOCK_N) == 64 == config.BLOCK_K
+
+
+@pytest.mark.parametrize("device", [H100, H200], ids=lambda device: device.name)
+def test_more_groups_than_rows_take_no_absurd_time(device):
+    x, c = (torch.empty(64, n, dtype=BF16, device="meta") for n in (64, 1000))
+    w = torch.empty(1, 64, 1000, dtype=BF16, device="meta")
+    took = [
+        dispatch.choose(
+            Problem.of(x, w.expand(count, -1, -1), c, groups="m", device=device)
+        ).predicted
+        for count in (16, 5000)
+    ]
+    assert took[0] <= took[1] < 1e-3
 
 
 def weights(M, N, K):

@@ -192,6 +192,9 @@ def test_what_follows_in_any_type(dtype):
     for g, (i, j) in enumerate(bounds(offs)):
         x, y = (a.mT[:, i:j], a[i:j, :24]) if j > i else (a.mT[:, :1] * 0, a[:1, :24] * 0)
         assert_right(c[g], x, y, ending=EpilogueInputs(added[g], alpha=3.0))
+    if dtype == INT8:  # a factor is a whole number of 64 bits, of which 32 are kept
+        c = tritemm.grouped_mm(a, b, offs=offs, bias=bias, alpha=2**53 + 1)
+        check("m", c, a, b, offs, bias, "", 1.0)
     for ends in ((3, 50, 60), (9, 3, 12), (-3, 2, 4)):  # nothing is raised, or read outside
         wrong = torch.tensor(ends, dtype=torch.int32, device=DEVICE)
         assert tritemm.grouped_mm(a, b, offs=wrong, bias=bias).shape == (20, 16)
@@ -245,6 +248,8 @@ def test_nothing_to_add_up():
         )
         assert torch.equal(found, bias[:, None].expand(-1, 8, -1))
     assert not tritemm.grouped_mm(nan.mT, nan, offs=offs, alpha=0).count_nonzero()
+    whole = tritemm.grouped_mm(weights.mT, weights, bias=bias, alpha=0)
+    assert torch.equal(whole, bias[:, None].expand(-1, 16, -1))
     none = offs[:0]
     assert not tritemm.grouped_mm(nan, weights[:0], offs=none).count_nonzero()
     assert tritemm.grouped_mm(nan.mT, nan, offs=none).shape == (0, 8, 8)
@@ -384,6 +389,12 @@ def test_transforms_and_graphs():
     both = torch.stack([offs, others])
     many = torch.func.vmap(product, in_dims=(None, None, 0))(a, b, both)
     assert torch.equal(many, torch.stack([plain, product(a, b, others)]))
+    assert torch.func.vmap(product, in_dims=(None, None, 0))(a, b, both[:0]).shape == (
+        0,
+        *plain.shape,
+    )
+    empty = torch.func.jacrev(lambda a: product(a, b[..., :0], offs))(a)
+    assert empty.shape == (len(a), 0, *a.shape)
     torch.library.opcheck(
         torch.ops.tritemm.grouped_mm.default,
         (a, b, offs, None, "", 1.0, "auto", None, None, FP32),
@@ -425,7 +436,7 @@ def refusals():
     yield TypeError, "argument 'b'", (x, None), {}
     yield RuntimeError, "a is 1D; 2 or 3", (x[0], w), {"offs": offs}
     yield RuntimeError, "K is 4 in a and 6", (x, w.mT), {"offs": offs}
-    yield TypeError, "offs is missing", (x, w), {}
+    yield RuntimeError, "offs is missing", (x, w), {}
     yield RuntimeError, "int32", (x, w), {"offs": offs.long()}
     yield RuntimeError, "offs has 1 groups and b has 2", (x, w), {"offs": offs[:1]}
     yield RuntimeError, "leave it out", (w, w.mT), {"offs": offs}
@@ -436,6 +447,9 @@ def refusals():
     }  # fmt: skip
     yield ValueError, "no rung is called", (x, w), {"offs": offs, "kernel": "none"}
     yield ValueError, "all of one size", (x, w), {"offs": offs, "kernel": "tiled"}
+    yield ValueError, "alpha is -inf; here it must", (x, w), {"offs": offs, "alpha": -math.inf}
+    yield ValueError, "alpha is nan", (w, w.mT), {"alpha": math.nan}
+    yield RuntimeError, "int64 without", (x.char(), w.char()), {"offs": offs, "alpha": 2**70}
     yield ValueError, "int8", (x.char(), w.char()), {"offs": offs, "alpha": 0.5}
 
 

@@ -133,6 +133,11 @@ ERRORS = {
     "tokens": ({"hidden": torch.ones(4, H)}, RuntimeError, "each of the 4 tokens of hidden"),
     "list": ({"topk_index": [0]}, TypeError, "topk_index must be Tensor, not list"),
     "word": ({"activation": "swish"}, ValueError, "one of relu, gelu, gelu_tanh, silu, or a func"),
+    "flag": ({"interleaved": "no"}, TypeError, "interleaved must be True or False, not 'no'"),
+    "rows": ({"activation": lambda x: x[:1, :I]}, RuntimeError, r"gave shape \[1, 8\] of the"),
+    "more": ({"activation": lambda x: x[:, :I].repeat(2, 1)}, RuntimeError, r"gives \[6, 8\]"),
+    "half": ({"activation": torch.relu}, RuntimeError, r"gave shape \[6, 16\]"),
+    "none": ({"activation": lambda x: None}, RuntimeError, "activation gave NoneType"),
     "pairs": ({"activation": torch.relu, "interleaved": True}, ValueError, "a function pairs"),
 }  # fmt: skip
 
@@ -400,6 +405,70 @@ def test_named_by_its_owner_and_compiled():
     with torch.no_grad():
         model(ids)
     assert report.fell_back == {"a norm follows each expert": 1}
+
+
+CHANGES = {
+    "hook": lambda act: act.register_forward_hook(lambda module, args, out: 2 * out),
+    "pre-hook": lambda act: act.register_forward_pre_hook(lambda module, args: (2 * args[0],)),
+    "instance": lambda act: setattr(act, "forward", lambda x: 3 * x),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_changed_activation_is_obeyed(change):
+    model = tiny("Qwen3MoeConfig").eval()
+    tritemm.convert(model)
+    ids = torch.randint(32, (1, 4), device=DEVICE)
+    change(model.model.layers[0].mlp.experts.act_fn)
+    with torch.no_grad():
+        got = model(ids).logits
+        model.set_experts_implementation("eager")
+        torch.testing.assert_close(got, model(ids).logits)
+
+
+@pytest.mark.parametrize("before", ["eager", "batched_mm", None])
+def test_what_tritemm_does_not_take_is_left_to_what_was_named_before(before, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    known = transformers.integrations.moe.ALL_EXPERTS_FUNCTIONS
+    model = tiny("MixtralConfig", intermediate_size=12).eval()
+    if before:
+        model.set_experts_implementation(before)
+        report = tritemm.convert(model)
+    else:
+        tritemm.nn.register_experts()
+        model.set_experts_implementation("tritemm")
+        report = tritemm.convert(torch.nn.Identity())
+    ran = []
+    if before == "batched_mm":
+        theirs = known[before]
+        monkeypatch.setitem(known._local_mapping, before, lambda *a: ran.append(1) or theirs(*a))
+    monkeypatch.setattr("tritemm.nn.registered.why_torch", lambda *args: "it is not taken")
+    ids = torch.randint(32, (1, 4), device=DEVICE)
+    with torch.no_grad():
+        got = model.double()(ids).logits
+    model.set_experts_implementation("eager")
+    with torch.no_grad():
+        torch.testing.assert_close(got, model(ids).logits)
+    assert report.fell_back == {"it is not taken": 1} and len(ran) == (before == "batched_mm")
+
+
+def test_parametrized_experts():
+    model = tiny("Qwen3MoeConfig")
+    before = model.config._experts_implementation
+    tritemm.convert(model)
+    experts = model.model.layers[0].mlp.experts
+    parametrize = torch.nn.utils.parametrize
+    parametrize.register_parametrization(experts, "gate_up_proj", torch.nn.Identity())
+    report = tritemm.nn.restore(model)
+    assert "as it was" in {e.note for e in report.changed if e.name.endswith("experts")}
+    assert model.config._experts_implementation == before
+    left = {e.name: e.note for e in tritemm.convert(model).left}
+    assert left["model.layers.0.mlp.experts"] == "their weights are no parameters of their own"
+
+
+def test_experts_refuse_to_be_scripted():
+    with pytest.raises(RuntimeError, match="script can't compile Experts"):
+        torch.jit.script(tritemm.nn.Experts(E, H, I, device=DEVICE))
 
 
 @pytest.mark.gpu

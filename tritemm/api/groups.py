@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 from ..dispatch.request import word_of
-from ..dtypes import Precision, check_epilogue, wide
+from ..dtypes import Precision, check_epilogue, whole, wide
 from ..op.groups import grouped
 from ..plan.groups import FORMS, result_shape
 from ..problem import ACCUMULATE, GATED, Activation, EpilogueInputs
@@ -61,8 +62,8 @@ def grouped_mm(
         out_dtype, activation, alpha, kernel, config, precision, accumulate: as of `matmul`.
             swiglu and geglu don't go with columns that are cut.
         out: tensor to write the result to; resized, with torch's warning, if its shape differs.
-        batch_invariant: a row of the result has the same bits whatever groups there are. Also holds
-            for the gradient with respect to `a`.
+        batch_invariant: a row of the result has the same bits whatever groups there are; in tf32 it
+            has others where there are more than 512. Also of the gradient with respect to `a`.
 
     Returns:
         A contiguous tensor.
@@ -114,8 +115,8 @@ def _batched(a, b, then: tuple, out, dtype: torch.dtype, asked: dict) -> torch.T
         return matmul(a, b, activation=activation or None, alpha=alpha, out=out, **asked)
     if out is not None:
         check_out(out, (a, b, bias), dtype)
-    linear = matmul(a, b, **asked | {"out_dtype": wide(ACCUMULATE[a.dtype])})
-    result = EpilogueInputs(bias.unsqueeze(-2), None, activation, alpha).of(linear, dtype)
+    linear = matmul(a, b, alpha=alpha, **asked | {"out_dtype": wide(ACCUMULATE[a.dtype])})
+    result = EpilogueInputs(bias.unsqueeze(-2), None, activation).of(linear, dtype)
     if out is None:
         return result
     return resized(out, result.shape, fits(out.shape, result.shape)).copy_(result)
@@ -132,7 +133,8 @@ def _check_groups(a, b, offs) -> int:
     cut = {"m": "rows of a", "n": "columns of b", "k": "K"}[FORMS[a.dim(), b.dim()]]
     if not isinstance(offs, torch.Tensor):
         kind = "missing" if offs is None else f"of type {type(offs).__name__}"
-        raise TypeError(f"offs is {kind}; a tensor says where the {cut} are cut: each group's end")
+        error = RuntimeError if offs is None else TypeError
+        raise error(f"offs is {kind}; a tensor says where the {cut} are cut: each group's end")
     check_dense("offs", offs)
     if offs.dim() != 1 or offs.dtype != torch.int32 or offs.device != a.device:
         raise RuntimeError(
@@ -147,8 +149,13 @@ def _check_groups(a, b, offs) -> int:
 
 def _checked_epilogue(bias, activation, alpha, a, b, count: int, out) -> tuple:
     """Bias, activation and alpha as the operator takes them; or an error."""
-    word, alpha = activation_of(activation, b), float(factor("alpha", alpha))
+    word, alpha = activation_of(activation, b), factor("alpha", alpha)
     check_epilogue(a.dtype, word, alpha)
+    if a.dtype == torch.int8:
+        alpha = whole("alpha", alpha)
+    if not -math.inf < alpha < math.inf:
+        raise ValueError(f"alpha is {alpha}; here it must be finite, since empty groups give zeros")
+    alpha = float(alpha)
     columns_cut = FORMS.get((a.dim(), b.dim())) == "n"
     if columns_cut and word in GATED:
         raise ValueError(f"activation={word!r} takes pairs of columns, and columns are cut")

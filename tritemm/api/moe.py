@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
-from ..dtypes import Precision
+from ..dtypes import Precision, check_flag
 from ..op.combine import ROUTE, combined
 from ..problem import ACTIVATIONS, GATES, Activation, activated
 from ..runtime.sizes import fits, holds
@@ -94,7 +94,7 @@ def moe(
     options: Any = {"offs": offs, "batch_invariant": batch_invariant, "precision": precision}
     x = grouped_mm(x, gate_up.mT, bias=gate_up_bias, activation=fused, **options)
     if between is not None:
-        x = between(x)
+        x = _ended(between, x, down)
     x = grouped_mm(x, down.mT, bias=down_bias, **options)
     weights = topk_weight.reshape(places.shape)
     x = combined("tokens", x, None, weights, places, offs, hidden.dtype)
@@ -103,6 +103,7 @@ def moe(
 
 def _gating(activation, interleaved: bool, dtype) -> tuple[Activation | None, Callable | None]:
     """The activation that the first product ends with, or what follows it."""
+    check_flag("interleaved", interleaved)
     if callable(activation):
         if interleaved:
             raise ValueError("interleaved=True is for a named activation; a function pairs columns")
@@ -121,6 +122,18 @@ def _gating(activation, interleaved: bool, dtype) -> tuple[Activation | None, Ca
         return activated(gate, activation) * up
 
     return None, gated
+
+
+def _ended(between: Callable, product: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    """What the activation makes of the first product [T k, 2 I]: [T k, I], or it is refused."""
+    x, shape = between(product), (product.shape[0], down.shape[2])
+    if not isinstance(x, torch.Tensor) or not fits(x.shape, shape):
+        got = f"shape {list(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
+        raise RuntimeError(
+            f"activation gave {got} of the product, whose shape is {list(product.shape)}; where "
+            f"down has shape {list(down.shape)} it gives {list(shape)}"
+        )
+    return x
 
 
 def _check_sizes(x, gate_up, down, own_gate: bool) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..api.moe import moe
+from .layers import refuse_to_be_scripted
 
 
 class Experts(nn.Module):
@@ -67,6 +68,8 @@ class Experts(nn.Module):
             added = nn.Parameter(weight.new_empty(shape[:2])) if bias else None
             self.register_parameter(f"{name}_bias", added)
         self.reset_parameters()
+
+    __prepare_scriptable__ = refuse_to_be_scripted
 
     def reset_parameters(self) -> None:
         """Uniform in +-1 / sqrt(K), where K is how many columns the weight has."""

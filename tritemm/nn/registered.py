@@ -20,6 +20,8 @@ from .converted import Options, by_torch, why_torch
 
 #: What transformers knows the function by.
 NAME = "tritemm"
+#: Where a module keeps the hooks that its call runs.
+_HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
 #: What transformers puts on a module whose experts run by a function of that kind.
 _KNOWN = {"config", "has_gate", "has_bias", "is_transposed"}
 
@@ -43,7 +45,8 @@ def register_experts() -> None:
     Then `model.set_experts_implementation("tritemm")` works, and so does `from_pretrained(...,
     experts_implementation="tritemm")`. `tritemm.convert` does it for models that have experts;
     importing tritemm doesn't. What `tritemm.moe` can't do, such as a norm after each expert, is
-    done by transformers' "grouped_mm" and counted in `Report.fell_back`.
+    done by what `convert` found named, or by the experts' own forward, and counted in
+    `Report.fell_back`.
 
     Raises:
         ImportError: transformers is missing, or older than 5.17.
@@ -52,8 +55,22 @@ def register_experts() -> None:
     from transformers.integrations import moe as theirs
 
     default = getattr(theirs, "_default_apply_gate", None)
-    fused = dict.fromkeys((nn.SiLU, activations.SiLUActivation), "silu")
-    fused[activations.GELUActivation] = "gelu"
+    silu, gelu = activations.SiLUActivation, activations.GELUActivation
+    kinds: Any = ((nn.SiLU, "silu"), (silu, "silu"), (gelu, "gelu"))
+    fused = {kind: (name, kind.forward) for kind, name in kinds}
+
+    def gate_of(self):
+        """The gate's activation, by name unless somebody has changed what it does."""
+        gate = self._apply_gate
+        act: Any = getattr(self, "act_fn", None)
+        name, forward = fused.get(type(act), (None, None))
+        plain = (
+            name is not None
+            and getattr(gate, "__func__", gate) is default
+            and getattr(act.forward, "__func__", None) is forward
+            and not any(getattr(act, hooks) for hooks in _HOOKS)
+        )
+        return name if plain else gate
 
     def experts_forward(self, hidden_states, top_k_index, top_k_weights) -> torch.Tensor:
         names = "gate_up_proj" if self.has_gate else "up_proj", "down_proj"
@@ -61,12 +78,11 @@ def register_experts() -> None:
         reasons = (why_torch(hidden_states, weight, None) for weight in (up, down))
         reason = _why_norm(self) or next(filter(None, reasons), None)
         if reason is not None:
-            back = theirs.grouped_mm_experts_forward
+            before = getattr(self, "_tritemm_before", "eager")
+            back = theirs.ALL_EXPERTS_FUNCTIONS.get_interface(before, _own_forward(type(self)))
             return by_torch(reason, back, self, hidden_states, top_k_index, top_k_weights)
         biases = [getattr(self, f"{name}_bias") if self.has_bias else None for name in names]
-        activation = self._apply_gate if self.has_gate else self.act_fn
-        if getattr(activation, "__func__", activation) is default:
-            activation = fused.get(type(self.act_fn), activation)
+        activation = gate_of(self) if self.has_gate else self.act_fn
         options = getattr(self, "_tritemm_options", ExpertOptions())
         x = hidden_states
         if not under_autocast(x.device):
@@ -83,11 +99,23 @@ def register_experts() -> None:
     theirs.ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
 
 
-def weight_of(module: nn.Module) -> Any:
-    """The first weight of experts that transformers runs by a function; None of other modules."""
+def _own_forward(kind: type[nn.Module]) -> Any:
+    """That of a class of experts, which transformers has wrapped."""
+    forwards = (vars(each).get("forward") for each in kind.__mro__)
+    return next(filter(None, (getattr(each, "__wrapped__", None) for each in forwards)))
+
+
+def are_experts(module: nn.Module) -> bool:
+    """Whether they are those of a model that transformers runs by a function."""
     own = vars(module)
-    if not own.keys() >= _KNOWN or not hasattr(own["config"], "_experts_implementation"):
+    return own.keys() >= _KNOWN and hasattr(own["config"], "_experts_implementation")
+
+
+def weight_of(module: nn.Module) -> Any:
+    """The first weight of experts; None of other modules, and where it isn't a parameter."""
+    if not are_experts(module):
         return None
+    own = vars(module)
     return own["_parameters"].get("gate_up_proj" if own["has_gate"] else "up_proj")
 
 
@@ -95,7 +123,7 @@ def convert(
     modules: Iterable[tuple[str, nn.Module]], given: dict, skipped: Collection[nn.Module]
 ) -> Iterator[tuple[str, nn.Module, tuple[str | None, str | None]]]:
     """To the experts among the modules, all or none of those of one config; yields their notes."""
-    experts: list[tuple[str, Any]] = [each for each in modules if weight_of(each[1]) is not None]
+    experts: list[tuple[str, Any]] = [each for each in modules if are_experts(each[1])]
     before = {id(each.config): each.config._experts_implementation for _, each in experts}
     reasons: dict[int, str | None] = {}
     for _, each in experts:
@@ -117,7 +145,7 @@ def convert(
 
 def restore(module: nn.Module) -> str | None:
     """What became of experts that `convert` was given; None of other modules."""
-    if weight_of(module) is None or "_tritemm_options" not in vars(module):
+    if not isinstance(vars(module).get("_tritemm_options"), ExpertOptions):
         return None
     del vars(module)["_tritemm_options"]
     before, config = vars(module).pop("_tritemm_before", NAME), vars(module)["config"]
@@ -130,7 +158,9 @@ def _why_not(module: nn.Module, skipped: Collection[nn.Module]) -> str | None:
     """Why experts, and those that share their config, can't be converted; or None."""
     if module in skipped:
         return "named in skip, or of one config with experts that are"
-    return _why_norm(module) or layers.why_not(weight_of(module))
+    if (weight := weight_of(module)) is None:
+        return "their weights are no parameters of their own"
+    return _why_norm(module) or layers.why_not(weight)
 
 
 def _why_norm(module: nn.Module) -> str | None:

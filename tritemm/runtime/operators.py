@@ -56,14 +56,20 @@ def implement_whole(
     """
 
     def one_by_one(info, in_dims, *args):
-        parts = [
-            [arg] * info.batch_size if dim is None else arg.unbind(dim)
-            for arg, dim in zip(args, in_dims, strict=True)
-        ]
+        count = info.batch_size
+        parts = []
+        for arg, dim in zip(args, in_dims, strict=True):
+            if dim is None:
+                parts.append([arg] * max(count, 1))
+            elif count:
+                parts.append(arg.unbind(dim))
+            else:  # a result of zeros has the shape of those that there aren't
+                parts.append([arg.new_zeros(arg.shape[:dim] + arg.shape[dim + 1 :])])
         made = [operator(*one) for one in zip(*parts, strict=True)]
         if isinstance(made[0], torch.Tensor):
-            return torch.stack(made), 0
-        return tuple(map(torch.stack, zip(*made, strict=True))), (0,) * len(made[0])
+            return torch.stack(made)[:count], 0
+        results = tuple(torch.stack(each)[:count] for each in zip(*made, strict=True))
+        return results, (0,) * len(results)
 
     implement(operator, function, "CPU", "CUDA")
     implement(operator, fake, "Fake")

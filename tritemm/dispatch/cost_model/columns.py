@@ -339,9 +339,9 @@ def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
 
 @kept
 def _sizes(view: Problem) -> tuple[float, ...]:
-    """The first numbers of `View`."""
+    """The first numbers of `View`; of typical groups, M and N are rounded up."""
     M, N, K, batch = view.typical
-    stored = M * N * batch * kind_of(view).element
+    stored = min(M * N * batch * kind_of(view).element, view.bytes)
     return M, N, K, batch, view.epilogue.symmetric, view.bytes, stored
 
 
