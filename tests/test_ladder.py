@@ -144,7 +144,7 @@ def test_a_new_rung_is_a_file_and_a_line(tmp_path):
     registry.write_text(registry.read_text().replace(last, f'{last}    "newcomer",\n'))
 
     def python(*words):
-        env = os.environ | {"PYTHONPATH": str(tmp_path)}
+        env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
         words = [sys.executable, "-m", *words]
         return subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
 

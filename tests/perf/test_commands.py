@@ -112,11 +112,15 @@ ON_A_GPU = {
     "joules": "joules --cases suite.csv --id A",
 }
 MODES = {"joules": {"settled", "in bursts"}}
+#: Two of them at a time, by two workers: all of them take some minutes.
+IN_TURN = [
+    pytest.param(name, marks=pytest.mark.xdist_group(f"perf {place % 2}"))
+    for place, name in enumerate(ON_A_GPU)
+]
 
 
 @pytest.mark.gpu
-@pytest.mark.xdist_group("perf")
-@pytest.mark.parametrize("name", ON_A_GPU)
+@pytest.mark.parametrize("name", IN_TURN)
 def test_the_command_runs_on_a_gpu(tmp_path, name):
     words, path = ON_A_GPU[name].split(), tmp_path / "x.jsonl"
     files = {"suite.csv": f"{SUITE}D,two,x,1,64,64,128,int8,int32,NT,\n", "layers.csv": LAYERS}
@@ -137,7 +141,7 @@ def test_the_command_runs_on_a_gpu(tmp_path, name):
 
 
 @pytest.mark.gpu
-@pytest.mark.xdist_group("perf")
+@pytest.mark.xdist_group("perf 0")
 def test_a_card_is_searched(tmp_path):
     """Compiled ahead, checked and timed; nothing that the dispatcher could choose is wrong."""
     path, shapes = tmp_path / "found.jsonl", tmp_path / "mine.csv"
