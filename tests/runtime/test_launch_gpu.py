@@ -9,6 +9,7 @@ import triton.language as tl
 
 import tritemm
 from tests.harness import assert_right, operand, operands, rungs
+from tests.sweep import drawn
 from tritemm import budget, plan
 from tritemm.op import derivatives
 from tritemm.problem import Problem
@@ -377,14 +378,14 @@ def test_launch_of_any_kernel():
 
 
 def test_counters_are_zero_again():
-    """After every rung that uses them, eager and captured."""
+    """After every rung that uses them, in some of its configs, eager and captured."""
     a, b = operands(64, 256, 8192)
     c = torch.empty(64, 256, dtype=a.dtype, device="cuda")
     problem = Problem.of(a, b, c)
     for kernel in RUNGS:
         if kernel.workspace is None or kernel.why_not(problem):
             continue
-        for config in kernel.configs(problem):
+        for config in drawn(kernel.configs(problem), 3):
             plan.run(kernel, problem, config, a, b, c)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
