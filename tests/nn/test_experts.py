@@ -13,9 +13,10 @@ from torch.nn import functional as F
 
 import tritemm
 from tests.nn.models import DEVICE, integers
-from tritemm.op import combine
+from tritemm.kernels import combine
 from tritemm.op.combine import COMBINE
 
+MANY = (5003, 8) if DEVICE == "cuda" else (33, 9)  # choices of tokens
 E, H, I = 4, 12, 8  # noqa: E741 experts, and what is hidden and between
 
 
@@ -496,10 +497,10 @@ def test_generate_with_a_static_cache():
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
-@pytest.mark.parametrize("shape", [(1, 1), (100, 4), (33, 9)], ids=str)
-def test_choices_are_sorted_alike_by_the_kernel_and_by_torch(monkeypatch, shape, dtype):
-    """Equal ones in their order; those of no expert behind all others, each in a place."""
-    experts = 70
+@pytest.mark.parametrize("experts", [1, 70])
+@pytest.mark.parametrize("shape", [(1, 1), (32, 8), (130, 5), MANY], ids=str)
+def test_choices_are_sorted_alike_by_one_launch_and_by_two(monkeypatch, shape, experts, dtype):
+    """Equal ones in their order; those of no expert behind all others."""
     index = torch.randint(0, experts + 3, shape, device=DEVICE).to(dtype)
     if dtype.is_signed:
         index[::3, -1] = -1
@@ -512,6 +513,4 @@ def test_choices_are_sorted_alike_by_the_kernel_and_by_torch(monkeypatch, shape,
         assert places.dtype == offs.dtype == torch.int32
         count = torch.bincount(flat[here], minlength=experts)
         assert torch.equal(offs.long(), count.cumsum(0))
-        ranks = torch.arange(flat.numel(), device=DEVICE)
-        assert torch.equal(places.flatten().sort()[0].long(), ranks)
-        assert torch.equal(places.flatten()[order][: offs[-1]].long(), ranks[: offs[-1]])
+        assert torch.equal(places.flatten()[order], torch.arange(flat.numel(), device=DEVICE).int())

@@ -17,6 +17,8 @@ from .device.tile import convert
 
 #: Choices, or experts, of a program that sorts; and choices that it compares these with at a time.
 MINE, OTHERS = 32, 256
+#: Choices up to which one launch sorts them, and compares all with all; of more, those of a chunk.
+FEW, CHUNK = 8192, OTHERS
 
 #: Columns of one program, and its warps: 8 elements per thread, 16 bytes of a 16-bit type.
 BLOCK, WARPS = 1024, 4
@@ -87,33 +89,82 @@ def chosen(index, nth, N, E):
 
 
 @triton.jit
+def before(index, own, last, begin, end, N, E, LESSER: tl.constexpr, OTHERS: tl.constexpr):
+    """How many choices from `begin` to `end` stand before each of `own`.
+
+    Those are equal ones before `last`, and `LESSER` ones if those count.
+    """
+    count = tl.zeros(own.shape, tl.int32)
+    for first in range(begin, end, OTHERS):
+        nth = first + tl.arange(0, OTHERS)
+        other = chosen(index, nth, N, E)[None, :]
+        stands = (other == own[:, None]) & (nth[None, :] < last[:, None])
+        if LESSER:
+            stands = stands | (other < own[:, None])
+        count += tl.sum(stands.to(tl.int32), 1)
+    return count
+
+
+@triton.jit
 def route_kernel(index, places, offs, N, E, MINE: tl.constexpr, OTHERS: tl.constexpr):
-    """How many of N choices come before each of some; or, behind those, some experts' ends."""
+    """Where some of N choices stand; or, behind those, where some experts end."""
     programs = tl.cdiv(N, MINE)
     first = tl.program_id(0) * MINE
     sorts = tl.program_id(0) < programs
     mine = tl.where(sorts, first, first - programs * MINE) + tl.arange(0, MINE)
     own = tl.where(sorts, chosen(index, mine, N, E), mine)
-    last = tl.where(sorts, mine, N)  # of equal choices, those in front of this one
-    count = tl.zeros([MINE], tl.int32)
-    for begin in range(0, N, OTHERS):
-        nth = begin + tl.arange(0, OTHERS)
-        other = chosen(index, nth, N, E)[None, :]
-        equal = (other == own[:, None]) & (nth[None, :] < last[:, None])
-        count += tl.sum(((other < own[:, None]) | equal).to(tl.int32), 1)
+    last = tl.where(sorts, mine, N)
+    count = before(index, own, last, 0, N, N, E, True, OTHERS)
     tl.store(places + mine, count, mask=sorts & (mine < N))
     tl.store(offs + mine, count, mask=(mine < E) & (tl.program_id(0) >= programs))
+
+
+@triton.jit
+def count_kernel(index, counts, N, E, CHUNKS, MINE: tl.constexpr, CHUNK: tl.constexpr):
+    """How many choices of a chunk are some experts', and no expert's, which is the last."""
+    chunk = tl.program_id(0)
+    experts = tl.program_id(1) * MINE + tl.arange(0, MINE)
+    begin = chunk * CHUNK
+    count = before(index, experts, experts * 0 + N, begin, begin + CHUNK, N, E, False, CHUNK)
+    tl.store(counts + experts * CHUNKS + chunk, count, mask=experts <= E)
+
+
+@triton.jit
+def place_kernel(index, ends, places, N, E, CHUNKS, MINE: tl.constexpr, CHUNK: tl.constexpr):
+    """Where some choices of a chunk stand: behind what is before the chunk's of their expert."""
+    mine = tl.program_id(0) * MINE + tl.arange(0, MINE)
+    own = chosen(index, mine, N, E)
+    chunk = tl.program_id(0) * MINE // CHUNK
+    begin = chunk * CHUNK
+    count = before(index, own, mine, begin, begin + CHUNK, N, E, False, CHUNK)
+    place = own * CHUNKS + chunk
+    count += tl.load(ends + place - 1, mask=(place > 0) & (mine < N), other=0)
+    tl.store(places + mine, count, mask=mine < N)
 
 
 def route(index, places, offs) -> None:
     """Write where each choice stands once all are sorted by expert, and where each expert's end.
 
-    In time that grows with the square of the number of choices, all of which are compared.
+    Equal ones keep their order; those of no expert stand behind all others. All are contiguous.
     """
-    values = {"N": index.numel(), "E": len(offs), "MINE": MINE, "OTHERS": OTHERS}
-    tensors = {"index": index, "places": places, "offs": offs}
-    if index.numel() == 0:
+    count, experts = index.numel(), len(offs)
+    if count == 0:
         offs.zero_()
         return
-    grid = (triton.cdiv(index.numel(), MINE) + triton.cdiv(len(offs), MINE),)
-    binding.launch_alike(route_kernel, grid, values, tensors, WARPS)
+    values = {"N": count, "E": experts}
+    programs = triton.cdiv(count, MINE)
+    if count <= FEW:
+        grid = (programs + triton.cdiv(experts, MINE),)
+        values |= {"MINE": MINE, "OTHERS": OTHERS}
+        tensors = {"index": index, "places": places, "offs": offs}
+        binding.launch_alike(route_kernel, grid, values, tensors, WARPS)
+        return
+    chunks = triton.cdiv(count, CHUNK)
+    values |= {"CHUNKS": chunks, "MINE": MINE, "CHUNK": CHUNK}
+    counts = offs.new_empty(experts + 1, chunks)
+    grid = chunks, triton.cdiv(experts + 1, MINE)
+    binding.launch_alike(count_kernel, grid, values, {"index": index, "counts": counts}, WARPS)
+    ends = counts.view(-1).cumsum(0, dtype=counts.dtype)
+    tensors = {"index": index, "ends": ends, "places": places}
+    binding.launch_alike(place_kernel, (programs,), values, tensors, WARPS)
+    offs.copy_(ends.view_as(counts)[:-1, -1])

@@ -25,8 +25,6 @@ COMBINE = define(
 )
 #: What there is to find; of a call, the one that is found is None.
 FACTORS = ("rows", "tokens", "weights")
-#: Choices up to which one kernel sorts them; of more, torch's sort takes less time.
-FEW = 8192
 #: Where each of the choices `index` stands once they are sorted, and where each expert's end.
 ROUTE = define("route(Tensor index, int experts) -> (Tensor, Tensor)")
 
@@ -41,17 +39,8 @@ def combined(find, rows, tokens, weights, places, offs, dtype) -> torch.Tensor:
 
 
 def _route(index, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Equal choices keep their order; those of no expert stand behind the last one's."""
     places, offs = _fake_route(index, experts)
-    if index.numel() <= FEW:
-        route(index.contiguous(), places, offs)
-        return places, offs
-    found = index.flatten().long()
-    in_order, order = torch.where(found < 0, experts, found).sort(stable=True)
-    numbers = torch.arange(experts, device=index.device)
-    torch.searchsorted(in_order, numbers, right=True, out_int32=True, out=offs)
-    ranks = torch.arange(order.shape[0], dtype=torch.int32, device=index.device)
-    places.view(-1).scatter_(0, order, ranks)
+    route(index.contiguous(), places, offs)
     return places, offs
 
 
