@@ -7,8 +7,10 @@ import torch
 
 from tests.dispatch.choosing import H100, H200
 from tritemm import dispatch
+from tritemm.arch.roles import config_of
 from tritemm.dispatch.request import why_not
 from tritemm.problem import Problem
+from tritemm.rungs import find
 
 BF16, FP32, INT8 = torch.bfloat16, torch.float32, torch.int8
 pytestmark = pytest.mark.host
@@ -51,6 +53,19 @@ def test_the_shorter_groups_are_the_shorter_is_a_step(K, rung, depth):
 def test_short_groups_of_few_rows_or_columns_have_the_tiles_that_fit_these(sizes, K):
     config = dispatch.choose(weights(*sizes, K)).config
     assert min(config.BLOCK_M, config.BLOCK_N) == 64 == config.BLOCK_K
+
+
+@pytest.mark.parametrize(("groups", "kinds"), [("", 1), ("m", 3)])
+def test_a_number_is_compiled_of_groups_that_warps_count_and_not_of_batches(groups, kinds):
+    shapes = set()
+    for batch in (40, 70, 200):
+        rows = (4096,) if groups else (batch, 4096)
+        a, c = (torch.empty(*rows, n, dtype=BF16, device="meta") for n in (512, 256))
+        b = torch.empty(batch, 512, 256, dtype=BF16, device="meta")
+        problem = Problem.of(a, b, c, groups=groups, device=H200)
+        tile = find("warp_specialized").limits.tile(problem, config_of(128, 256, 64, 8, 3))
+        shapes.add(tile.shape)
+    assert len(shapes) == kinds
 
 
 @pytest.mark.parametrize("device", [H100, H200], ids=lambda device: device.name)

@@ -12,8 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from ..dispatch.request import word_of
 from ..dtypes import Precision, check_epilogue, whole, wide
 from ..op.groups import grouped
-from ..plan.groups import FORMS, result_shape
-from ..problem import ACCUMULATE, GATED, Activation, EpilogueInputs
+from ..problem import ACCUMULATE, FORMS, GATED, Activation, EpilogueInputs, result_shape
 from ..problem.config import Config
 from ..rungs import Rung
 from ..runtime.sizes import fits, holds
@@ -99,7 +98,7 @@ def grouped_mm(
         return _batched(x, y, then, out, options[-1], dict(zip(OPTIONS, asked, strict=True)))
     if out is None:
         return grouped(x, y, offs, *then, *options)
-    inputs, shape = tensors[:-1], result_shape(x, y, count, then[1])
+    inputs, shape = tensors[:-1], result_shape(x, y, then[1], count)
     check_out(out, inputs, options[-1])
     fitting = fits(out.shape, shape)
     if needs_copy(out, fitting, inputs):

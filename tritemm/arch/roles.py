@@ -293,12 +293,18 @@ class RoleTile(Tile):
             TRIANGULAR=after.symmetric, LINES=_in_lines(p), BIAS=after.along,
             GATED=after.per_column > 1, ACTIVATION=GATED.get(after.activation, after.activation),
             RING=self.stages + self.apart, SLOTS=self.stages if self.apart else 0, LATE=self.late,
-            GROUPS=p.groups, MOST_GROUPS=max(32, 1 << (p.batch - 1).bit_length()),
+            GROUPS=p.groups, MOST_GROUPS=_counted(p),
         )  # fmt: skip
 
 
 #: One object for equal ones, of which there are few: to make one takes long, and to compare two.
 _shape = functools.lru_cache(maxsize=4096)(Shape)
+
+
+def _counted(problem: Problem) -> int:
+    """Groups that a warp counts, where it does: a power of two, of which each is compiled."""
+    count = problem.batch if problem.groups in ("m", "n") else 1
+    return max(32, 1 << (count - 1).bit_length())
 
 
 def _in_lines(problem: Problem) -> bool:

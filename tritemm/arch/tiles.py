@@ -251,24 +251,15 @@ class PowerTile(RoleTile):
         def configs(problem: Problem) -> tuple[Config, ...]:
             some = narrow if problem.groups == "n" else tiles
             some = next(((tile,) for most, tile in short if typical_k(problem) <= most), some)
-            return fitting(problem, cls, some + cls.also(problem))
+            return fitting(problem, cls, some + (of_few_rows(problem) if cls.own == 1 else ()))
 
         return configs
-
-    @staticmethod
-    def also(problem: Problem) -> tuple[Numbers, ...]:
-        """Tiles that every rung of the family has for a problem, beside its own."""
-        return ()
 
 
 class Cooperative(PowerTile):
     """A tile of one consumer, or of three that share 192 rows."""
 
     more = ", and 192 with 4 warps"
-
-    @staticmethod
-    def also(problem: Problem) -> tuple[Numbers, ...]:
-        return of_few_rows(problem)
 
 
 class Pingpong(PowerTile):

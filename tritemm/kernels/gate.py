@@ -46,7 +46,7 @@ def gate_kernel(
 
 def gated(x, activation: str, out, grad=None) -> None:
     """Write activation(gate) * up, or with `grad` the gradient of x; all are contiguous."""
-    rows, columns = x.shape[0], x.shape[-1] // 2
+    rows, columns = x.numel() // x.shape[-1], x.shape[-1] // 2
     block = min(BLOCK, triton.next_power_of_2(columns))
     values = {"N": columns, "ACTIVATION": GATED[activation], "GRADIENT": grad is not None}
     values |= {"BLOCK": block}

@@ -12,12 +12,7 @@ import torch
 from ..kernels.combine import combine, route
 from ..runtime import fast_path
 from ..runtime.operators import define, implement_whole
-from ..runtime.torch_private import (
-    Derivatives,
-    onwards,
-    primal_of,
-    pushing_forward,
-)
+from ..runtime.torch_private import Derivatives, onwards, primal_of, pushing_forward
 
 COMBINE = define(
     "combine(str find, Tensor? rows, Tensor? tokens, Tensor? weights, Tensor places, Tensor offs, "

@@ -9,10 +9,7 @@ import torch
 from ..kernels.gate import gated
 from ..problem import GATED, activated
 from ..runtime.operators import define, implement_whole
-from ..runtime.torch_private import (
-    Derivatives,
-    onwards,
-)
+from ..runtime.torch_private import Derivatives, onwards
 
 #: With `grad`, that of the result, it is the gradient with respect to `x`.
 GATE = define("gate(Tensor x, str activation, Tensor? grad=None) -> Tensor")
@@ -21,9 +18,7 @@ GATE = define("gate(Tensor x, str activation, Tensor? grad=None) -> Tensor")
 def _gate(x, activation, grad=None) -> torch.Tensor:
     out = _fake(x, activation, grad)
     if out.numel():
-        x = x.contiguous().view(-1, x.shape[-1])
-        grad = None if grad is None else grad.contiguous().view(-1, grad.shape[-1])
-        gated(x, activation, out, grad)
+        gated(x.contiguous(), activation, out, None if grad is None else grad.contiguous())
     return out
 
 

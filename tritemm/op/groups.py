@@ -13,8 +13,8 @@ from torch.utils.flop_counter import register_flop_formula
 
 from ..dispatch.request import for_gradients
 from ..dtypes import wide
-from ..plan.groups import form_of, product, result_shape
-from ..problem import GATED, EpilogueInputs, after
+from ..plan.kinds import product
+from ..problem import GATED, EpilogueInputs, after, form_of, result_shape
 from ..runtime import fast_path
 from ..runtime.operators import define, implement, implement_whole
 from ..runtime.torch_private import (
@@ -22,6 +22,7 @@ from ..runtime.torch_private import (
     onwards,
     primal_of,
     pushing_forward,
+    untraced,
     without_gradient,
 )
 from .gate import GATE
@@ -46,12 +47,14 @@ def grouped(a, b, offs, *args, out=None) -> torch.Tensor:
     return out
 
 
+@untraced
 def _product(a, b, offs, bias, activation, alpha, *options, out=None) -> torch.Tensor:
-    if alpha == 0 or a.shape[-1] == 0:  # zeros, whatever the operands hold: NaN times 0 is NaN
-        a, alpha = a.new_zeros(*a.shape[:-1], 1), 1.0
-        b = b.new_zeros(*b.shape[:-2], 1, b.shape[-1])
-    then = EpilogueInputs.made(a, b, bias, None, activation, alpha)
-    return product(a, b, offs.contiguous(), then, options, out)
+    then, offs = EpilogueInputs.made(a, b, bias, None, activation, alpha), offs.contiguous()
+    if form_of(a, b) != "n":
+        return product(a, b, out, options, then, offs)
+    c = a.new_empty(a.shape[1], b.shape[1], dtype=options[-1]) if out is None else out
+    product(b.mT, a.mT, c.mT, options, then, offs)  # whose rows are cut
+    return c
 
 
 def _product_out(*args, out) -> None:
@@ -59,7 +62,7 @@ def _product_out(*args, out) -> None:
 
 
 def _fake(a, b, offs, bias, activation, alpha, *options) -> torch.Tensor:
-    shape = result_shape(a, b, offs.shape[0], activation)
+    shape = result_shape(a, b, activation, offs.shape[0])
     return a.new_empty(shape, dtype=options[-1])
 
 

@@ -16,18 +16,18 @@ from ..spec import Kernel
 
 def matrices(
     a, b, out, precision: str | None, accumulate: torch.dtype | None,
-    then: EpilogueInputs = NOTHING,
+    then: EpilogueInputs = NOTHING, groups: str = "",
 ):  # fmt: skip
     """The problem that computes `out` = a @ b, and the views of a, b, out that it describes.
 
     Those of the tensors of `then` follow: the bias, the residual.
     Batch dimensions that only `a` has become rows where memory allows it, so that a stack of
     matrices times one matrix is one large product. Operands are copied only where more than two
-    batch dimensions would remain.
+    batch dimensions would remain. `groups`: as of a `Problem`.
     """
     precision = resolve(precision, a.dtype)
     bias, residual, *_ = then
-    if out.dim() > 2:
+    if out.dim() > 2 and not groups:
         batch = out.shape[:-2]
         a = a.expand(*batch, *a.shape[-2:])
         b = b.expand(*batch, *b.shape[-2:])
@@ -41,7 +41,7 @@ def matrices(
         try:
             problem = Problem.of(
                 a_, b_, out_, precision=precision, accumulate=accumulate, residual=residual_,
-                **then.fields,
+                groups=groups, **then.fields,
             )  # fmt: skip
         except ValueError:
             continue

@@ -24,6 +24,7 @@ from ..problem import (
     EpilogueInputs,
     Problem,
     after,
+    form_of,
     meet,
     result_shape,
     span,
@@ -103,21 +104,29 @@ class Plan(fast_path.Kind):
 
 @untraced
 def product(
-    a, b, out: torch.Tensor | None, options: tuple, then: EpilogueInputs = NOTHING
+    a, b, out: torch.Tensor | None, options: tuple, then: EpilogueInputs = NOTHING, *offs
 ) -> torch.Tensor:
     """a @ b for `a` [..., M, K] and `b` [..., K, N], batches broadcast, and what follows `then`.
 
-    The result is `out` if given. `options`: as of a `Plan`. Neither checked nor recorded by
-    autograd; a write to `out` counts. Raises what `dispatch.choose` raises.
+    `offs`, if given, cuts rows or K into groups; rows behind the last are zeros. The result is
+    `out` if given. `options`: as of a `Plan`. Neither checked nor recorded by autograd; a write to
+    `out` counts. Raises what `dispatch.choose` raises.
     """
     key, addresses = fast_path.kind_of(a, b, out, options, then)
+    for cut in offs:
+        key = "groups", key, cut.shape
+        addresses = *addresses[:3], cut.data_ptr(), *addresses[3:]
     kind: Any = fast_path.KNOWN.get(key)
     if out is not None:
         fast_path.check_writable(out)
-        if meet(a, out) or meet(b, out) or then.met_by(out):
-            return out.copy_(product(a, b, None, options, then))
+        if any(meet(t, out) for t in (a, b, *offs)) or then.met_by(out):
+            return out.copy_(product(a, b, None, options, then, *offs))
     if then is not NOTHING and (a.dtype not in REAL or a.shape[-1] == 0 or then.alpha == 0):
-        result = in_parts(a, b, options, then, lambda a, b, options: product(a, b, None, options))
+
+        def multiply(a, b, options):
+            return product(a, b, None, options, NOTHING, *offs)
+
+        result = in_parts(a, b, options, then, multiply, *offs)
         return result if out is None else out.copy_(result)
     if kind is not None and kind.launches is not None and fast_path.AVAILABLE:
         made = fast_path.multiply(kind, addresses, out)
@@ -125,25 +134,26 @@ def product(
             return made
     c = out
     if c is None:
-        shape = result_shape(a, b, then.activation)
+        shape = result_shape(a, b, then.activation, *map(len, offs))
         c = torch.empty(shape, dtype=options[-1], device=a.device)
-    if not plan.is_trivial(a.shape[-1], c):
+    if not plan.is_trivial(min((a.shape[-1], *map(len, offs))), c):  # no K, or no groups
         _, precision, accumulate, _ = options
-        problem, *views = plan.matrices(a, b, c, precision, accumulate, then)
+        groups = form_of(a, b) if offs else ""
+        problem, *views = plan.matrices(a, b, c, precision, accumulate, then, groups)
         if kind is None:
             kind = Plan(a, b, c, options, problem)
         if kind.apart:
-            argument = product(a, b, None, options, then.before())
+            argument = product(a, b, None, options, then.before(), *offs)
             after(argument, then.activation, then.residual, then.beta, c)
         else:
-            kind(a, b, c, then, views)
+            kind(a, b, c, then, views, *offs)
         fast_path.KNOWN[key] = kind
     if out is not None:
         torch.autograd.graph.increment_version(out)
     return c
 
 
-def in_parts(a, b, options: tuple, then: EpilogueInputs, multiply: Callable) -> torch.Tensor:
+def in_parts(a, b, options: tuple, then: EpilogueInputs, multiply: Callable, *offs) -> torch.Tensor:
     """What `multiply(a, b, options)` makes in the accumulator's type, and `then` by torch.
 
     With alpha = 0 that is zeros, whatever the operands hold: NaN times 0 would be NaN. So it is
@@ -152,7 +162,19 @@ def in_parts(a, b, options: tuple, then: EpilogueInputs, multiply: Callable) -> 
     *how, accumulate, dtype = options
     accumulator = wide(accumulate or ACCUMULATE[a.dtype])
     if then.alpha == 0 or known(a.shape[-1] == 0):
-        made, then = a.new_zeros(result_shape(a, b), dtype=accumulator), then._replace(alpha=1.0)
+        made = a.new_zeros(result_shape(a, b, "", *map(len, offs)), dtype=accumulator)
+        then = then._replace(alpha=1.0)
     else:
         made = multiply(a, b, (*how, accumulate, accumulator))
+    if offs and then.bias is not None:
+        then = then._replace(bias=_of_groups(then.bias, made, *offs))
     return then.of(made, dtype)
+
+
+def _of_groups(bias, made, offs) -> torch.Tensor:
+    """The bias [G, N] of each group, or of each row's group: zeros behind the last."""
+    if made.dim() == 3:
+        return bias.unsqueeze(1)
+    rows = torch.arange(len(made), dtype=torch.int32, device=made.device)
+    with_rest = torch.cat([bias, bias.new_zeros(1, bias.shape[1])])
+    return with_rest[torch.searchsorted(offs, rows, right=True)]

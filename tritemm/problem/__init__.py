@@ -16,10 +16,12 @@ from .epilogue import GATES as GATES
 from .epilogue import PLAIN as PLAIN
 from .epilogue import Activation as Activation
 from .epilogue import EpilogueSpec as EpilogueSpec
+from .inputs import FORMS as FORMS
 from .inputs import NOTHING as NOTHING
 from .inputs import EpilogueInputs as EpilogueInputs
 from .inputs import activated as activated
 from .inputs import after as after
+from .inputs import form_of as form_of
 from .inputs import meet as meet
 from .inputs import mirrored as mirrored
 from .inputs import result_shape as result_shape

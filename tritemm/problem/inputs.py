@@ -124,12 +124,24 @@ class EpilogueInputs(NamedTuple):
 
 #: After a product and no more.
 NOTHING = EpilogueInputs()
+#: By the dimensions of operands that are cut into groups: what is cut, rows, columns or K.
+FORMS = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}
 
 
-def result_shape(a, b, activation: str = "") -> tuple[int, ...]:
-    """Shape of what the `activation` makes of `a` [..., M, K] @ `b` [..., K, N]."""
-    batch = ()
-    if a.dim() > 2 or b.dim() > 2:
+def form_of(a, b) -> str:
+    """What is cut into groups."""
+    return FORMS[a.dim(), b.dim()]
+
+
+def result_shape(a, b, activation: str = "", groups: int | None = None) -> tuple[int, ...]:
+    """Shape of what the `activation` makes of `a` [..., M, K] @ `b` [..., K, N].
+
+    Of so many `groups`, if they are cut: [groups, M, N] where K is, else [M, N].
+    """
+    batch: tuple[int, ...] = ()
+    if groups is not None:
+        batch = (groups,) if form_of(a, b) == "k" else ()
+    elif a.dim() > 2 or b.dim() > 2:
         batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     columns = b.shape[-1] // 2 if activation in GATED else b.shape[-1]
     return (*batch, a.shape[-2], columns)

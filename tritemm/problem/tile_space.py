@@ -26,11 +26,11 @@ class TileSpace:
 
     def tiles(self, rows: int, columns: int) -> int:
         """Tiles of so many rows and columns."""
-        return self.bands(rows) * -(-self.N // columns)
+        return -(-self.M // rows) * -(-self.N // columns) * self.batch
 
     def bands(self, rows: int) -> int:
         """Rows of such tiles."""
-        return -(-self.M // rows) * self.batch
+        return self.tiles(rows, self.N)
 
 
 class Triangle(TileSpace):
@@ -62,6 +62,3 @@ class Grouped(TileSpace):
         if self.cut == "m":
             return (self.M // rows + self.batch + 1) * across
         return down * (self.N // columns + self.batch + 1)
-
-    def bands(self, rows: int) -> int:
-        return self.tiles(rows, self.N)

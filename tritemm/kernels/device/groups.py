@@ -91,39 +91,19 @@ class GroupUnit:
 class Groups:
     """The units of persistent programs, dealt out in turn; with the methods of a `Scheduler`.
 
-    Along M or N, a band is the tiles of a group that are across what is cut. There are so many
-    `bands`, the first `full` of which are not of the rest; each thread of a warp knows of some
-    groups how many lie `before` theirs.
+    Along M or N, a band is the tiles of a group that are across what is cut; along K, all of a
+    group's. There are so many `bands`, the first `full` of which are not of the rest; each thread
+    of a warp knows of some groups how many lie `before` theirs.
     """
 
     dense: Value  # the `Scheduler` of all groups as if they were one
     offs_ptr: Value
+    size: Value  # of what is cut
+    across: Value  # tiles of a band
     before: Value
     full: Value
     bands: Value
     SHAPE: gl.constexpr
-
-    @gluon.jit
-    def size(self):
-        """The size of what is cut."""
-        if self.SHAPE.GROUPS == "m":
-            size = self.dense.M
-        elif self.SHAPE.GROUPS == "n":
-            size = self.dense.N
-        else:
-            size = self.dense.K
-        return size
-
-    @gluon.jit
-    def across(self):
-        """Tiles of a band; of K that is cut, those of a group."""
-        if self.SHAPE.GROUPS == "m":
-            tiles = gl.cdiv(self.dense.N, self.SHAPE.BLOCK_N)
-        elif self.SHAPE.GROUPS == "n":
-            tiles = gl.cdiv(self.dense.M, self.SHAPE.BLOCK_M)
-        else:
-            tiles = self.dense.tiles() // self.dense.B1
-        return tiles
 
     @gluon.jit
     def begun(self):
@@ -137,13 +117,16 @@ class Groups:
             MOST: gl.constexpr = self.SHAPE.MOST_GROUPS
             layout: gl.constexpr = gl.BlockedLayout([MOST // 32], [32], [gl.num_warps()], [0])
             group, count = gl.arange(0, MOST, layout), self.dense.B1
-            begin, end = bounds(self.offs_ptr, group, count, self.size())
+            begin, end = bounds(self.offs_ptr, group, count, self.size)
             bands = gl.where(group < count, gl.cdiv(end - begin, BLOCK), 0)
             before = gl.associative_scan(bands, 0, add) - bands
             full = gl.sum(bands, 0)
-            begin, end = bounds(self.offs_ptr, count, count, self.size())
+            begin, end = bounds(self.offs_ptr, count, count, self.size)
             more = gl.cdiv(end - begin, BLOCK)
-            work = Groups(self.dense, self.offs_ptr, before, full, full + more, self.SHAPE)
+            work = Groups(
+                self.dense, self.offs_ptr, self.size, self.across, before, full, full + more,
+                self.SHAPE,
+            )  # fmt: skip
         return work
 
     @gluon.jit
@@ -156,19 +139,16 @@ class Groups:
 
     @gluon.jit
     def units(self):
-        units = self.bands * self.across()
-        if self.SHAPE.GROUPS == "k":
-            units = self.dense.tiles()
-        return units
+        return self.bands * self.across
 
     @gluon.jit
     def steps(self, i):
         if self.SHAPE.GROUPS == "k":
-            group = gl.minimum(i // self.across(), self.dense.B1 - 1)
+            group = gl.minimum(i // self.across, self.dense.B1 - 1)
             begin, end = bounds(self.offs_ptr, group, self.dense.B1, self.dense.K)
             steps = gl.maximum(gl.cdiv(end - begin, self.SHAPE.BLOCK_K), 1)
         else:
-            rest = i >= self.full * self.across()
+            rest = i >= self.full * self.across
             steps = gl.where(rest, 1, gl.cdiv(self.dense.K, self.SHAPE.BLOCK_K))
         gl.assume(steps > 0)  # as `Scheduler.share` has it
         return steps
@@ -178,16 +158,16 @@ class Groups:
         SHAPE: gl.constexpr = self.SHAPE
         M, N, count = self.dense.M, self.dense.N, self.dense.B1
         if SHAPE.GROUPS == "k":
-            group = i // self.across()
-            inside = i % self.across()
+            group = i // self.across
+            inside = i % self.across
         else:
-            band = i // self.across()
+            band = i // self.across
             started = self.before <= band
             group = gl.minimum(gl.sum(started.to(gl.int32), 0), count) - 1
             first = gl.max(gl.where(started, self.before, 0), 0)
             group = gl.where(band >= self.full, count, group)
-            inside = i - gl.where(band >= self.full, self.full, first) * self.across()
-        begin, end = bounds(self.offs_ptr, group, count, self.size())
+            inside = i - gl.where(band >= self.full, self.full, first) * self.across
+        begin, end = bounds(self.offs_ptr, group, count, self.size)
         row = gl.to_tensor(0)
         col = gl.to_tensor(0)
         if SHAPE.GROUPS == "m":
@@ -210,6 +190,11 @@ def make_scheduler(M, N, K, B0, B1, offs_ptr, SHAPE: gl.constexpr):
     """The scheduler of a dense product, or of groups."""
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     if SHAPE.GROUPS != "":
-        nothing = gl.to_tensor(0)
-        work = Groups(work, offs_ptr, nothing, nothing, nothing, SHAPE)
+        if SHAPE.GROUPS == "m":
+            size, across = M, gl.cdiv(N, SHAPE.BLOCK_N)
+        elif SHAPE.GROUPS == "n":
+            size, across = N, gl.cdiv(M, SHAPE.BLOCK_M)
+        else:
+            size, across = K, work.tiles() // B1
+        work = Groups(work, offs_ptr, size, across, gl.to_tensor(0), B1, B1, SHAPE)
     return work
