@@ -29,6 +29,8 @@ TYPES = [
     {"dtype": "fp64"},
     {"dtype": "int8"},
 ]
+#: Elements of K, of 16 bits, that one WGMMA multiplies.
+WGMMA_K = 16
 #: M, N, K: whole tiles; and none, but lines of a multiple of 16 elements, as Triton wants them.
 EVEN, RAGGED = (4096, 4096, 4096), (1008, 784, 352)
 
@@ -44,8 +46,11 @@ def per_config(job: asm.Job) -> list[asm.Job]:
     return [dataclasses.replace(job, config=index) for index in distinct.values()]
 
 
-def faults(result, required=(), forbidden=()) -> list[str]:
-    """What is wrong with one result, a phrase each; signs are looked for if there are any."""
+def faults(result, required=(), forbidden=(), several=True) -> list[str]:
+    """What is wrong with one result, a phrase each; signs are looked for if there are any.
+
+    `several`: whether a k-step has more than one WGMMA.
+    """
     if isinstance(result, asm.Refusal):
         return [f"refused by the {result.by}: {result.reason}"]
     found = [f"no {name}" for name in required if not result.count(name)]
@@ -59,7 +64,7 @@ def faults(result, required=(), forbidden=()) -> list[str]:
         # ptxas gives each WGMMA of a k-step its own fence when it can't prove the accumulator
         # idle. It costs a third of the speed, and only an info message of ptxas (C7515) tells.
         fences = result.count("WARPGROUP.ARRIVE")
-        if fences >= products:
+        if several and fences >= products:
             found.append(f"{fences} fences for {products} WGMMA")
     return found
 
@@ -69,14 +74,18 @@ def expect_no_faults(jobs, detail, required=(), forbidden=()):
     assert jobs
     report = []
     for job, result in zip(jobs, asm.compile_many(jobs, detail, apart=True), strict=True):
-        for fault in faults(result, required, forbidden):
+        several = isinstance(result, asm.Refusal) or config_of(job).BLOCK_K > WGMMA_K
+        for fault in faults(result, required, forbidden, several):
             report.append(f"{describe(job)}: {fault}")
     assert not report, "\n" + "\n".join(report)
 
 
+def config_of(job: asm.Job) -> Config:
+    return job.config if isinstance(job.config, Config) else asm.configs_of(job)[job.config]
+
+
 def describe(job: asm.Job) -> str:
-    config = job.config if isinstance(job.config, Config) else asm.configs_of(job)[job.config]
-    return f"{job.rung} on sm_{job.sm}: {asm.problem_of(job)}; {config}"
+    return f"{job.rung} on sm_{job.sm}: {asm.problem_of(job)}; {config_of(job)}"
 
 
 def test_signs_are_mnemonics_that_the_tool_knows():
