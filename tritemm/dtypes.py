@@ -86,15 +86,17 @@ def beyond_float(value: float) -> bool:
     return _MOST < abs(value) != math.inf
 
 
-def whole(name: str, value: float) -> int:
+def _whole(name: str, value: float) -> int:
     """`value` modulo 2**32, as an int32: of int32 sums no other bits are kept."""
     if not -(2**63) <= value < 2**63:
         raise RuntimeError(f"{name} = {value} cannot be converted to int64 without overflow")
     return (int(value) + 2**31) % 2**32 - 2**31
 
 
-def check_epilogue(dtype: torch.dtype, activation: str, alpha: float = 1, beta: float = 1) -> None:
-    """Refuse what can't follow a product of operands of this type."""
+def checked_epilogue(
+    dtype: torch.dtype, activation: str, alpha: float = 1, beta: float = 1
+) -> tuple[float, float]:
+    """alpha and beta as they follow a product of operands of this type; or an error."""
     factors = {"alpha": alpha, "beta": beta}
     if dtype == torch.int8 and not (
         activation == "" and all(float(value).is_integer() for value in factors.values())
@@ -109,3 +111,6 @@ def check_epilogue(dtype: torch.dtype, activation: str, alpha: float = 1, beta: 
                 f"{name} = {value} cannot be converted to float32 without overflow: of {dtype} "
                 f"operands, factors are applied in float32, up to {_MOST:g}"
             )
+    if dtype == torch.int8:
+        return _whole("alpha", alpha), _whole("beta", beta)
+    return alpha, beta

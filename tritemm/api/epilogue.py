@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..dtypes import beyond_float, check_epilogue, check_flag, whole
+from ..dtypes import beyond_float, check_flag, checked_epilogue
 from ..problem import ACTIVATIONS, GATED, NOTHING, EpilogueInputs, result_shape
 from ..runtime import fast_path
 from ..runtime.sizes import expands, fits, holds
@@ -50,9 +50,7 @@ def checked(given: tuple | None, a, b, input, other, out) -> tuple[tuple[int, ..
         )
     elif onto:
         residual = out
-    check_epilogue(a.dtype, activation, alpha, beta)
-    if a.dtype == torch.int8:
-        alpha, beta = whole("alpha", alpha), whole("beta", beta)
+    alpha, beta = checked_epilogue(a.dtype, activation, alpha, beta)
     if bias is not None:
         check_kind("bias", bias, input)
         bias = _of_columns(autocast(bias) if out is None else bias, b.shape[-1])

@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from .. import dispatch, plan
 from ..arch import gpus
 from ..dispatch.request import word_of
-from ..dtypes import check_epilogue
+from ..dtypes import checked_epilogue
 from ..problem import Activation, Device, EpilogueInputs, result_shape
 from .arguments import OPTIONS, Options, check_dense, check_options, operands
 from .epilogue import activation_of, check_symmetric
@@ -57,7 +57,7 @@ def explain(
     asked = word_of(kernel, config, batch_invariant), *types
     a, b, (word, precision, accumulate, out_dtype) = operands(input, other, None, asked, "explain")
     after = activation_of(activation, b)
-    check_epilogue(a.dtype, after)
+    checked_epilogue(a.dtype, after)
     shape = result_shape(a, b, after)
     check_symmetric(symmetric, shape, None, after)
     if 0 in shape or a.shape[-1] == 0:

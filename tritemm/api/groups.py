@@ -10,7 +10,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 from ..dispatch.request import word_of
-from ..dtypes import Precision, check_epilogue, whole, wide
+from ..dtypes import Precision, checked_epilogue, wide
 from ..op.groups import grouped
 from ..problem import ACCUMULATE, FORMS, GATED, Activation, EpilogueInputs, result_shape
 from ..problem.config import Config
@@ -148,10 +148,8 @@ def _check_groups(a, b, offs) -> int:
 
 def _checked_epilogue(bias, activation, alpha, a, b, count: int, out) -> tuple:
     """Bias, activation and alpha as the operator takes them; or an error."""
-    word, alpha = activation_of(activation, b), factor("alpha", alpha)
-    check_epilogue(a.dtype, word, alpha)
-    if a.dtype == torch.int8:
-        alpha = whole("alpha", alpha)
+    word = activation_of(activation, b)
+    alpha, _ = checked_epilogue(a.dtype, word, factor("alpha", alpha))
     if not -math.inf < alpha < math.inf:
         raise ValueError(f"alpha is {alpha}; here it must be finite, since empty groups give zeros")
     alpha = float(alpha)

@@ -18,7 +18,7 @@ from typing import Any, get_args
 import torch
 
 from ..arch.gpus import DEVICES, named
-from ..dtypes import PRECISIONS, accumulator_type, check_epilogue, check_precision, result_type
+from ..dtypes import PRECISIONS, accumulator_type, check_precision, checked_epilogue, result_type
 from ..machine.command import refuse
 from ..problem import (
     ACCUMULATE,
@@ -107,7 +107,7 @@ class Job:
                 f"M, N and K are {self.M}, {self.N} and {self.K}; a matrix of them has more bytes "
                 "than can be counted in 64 bits"
             )
-        check_epilogue(self.types[0], self.activation)
+        checked_epilogue(self.types[0], self.activation)
 
     @property
     def kernel(self) -> Kernel:

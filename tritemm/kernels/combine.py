@@ -125,7 +125,8 @@ def count_kernel(index, counts, N, E, CHUNKS, MINE: tl.constexpr, CHUNK: tl.cons
     chunk = tl.program_id(0)
     experts = tl.program_id(1) * MINE + tl.arange(0, MINE)
     begin = chunk * CHUNK
-    count = before(index, experts, experts * 0 + N, begin, begin + CHUNK, N, E, False, CHUNK)
+    last = tl.full([MINE], N, tl.int32)
+    count = before(index, experts, last, begin, begin + CHUNK, N, E, False, CHUNK)
     tl.store(counts + experts * CHUNKS + chunk, count, mask=experts <= E)
 
 
