@@ -127,7 +127,7 @@ def count_kernel(index, counts, N, E, CHUNKS, MINE: tl.constexpr, CHUNK: tl.cons
     begin = chunk * CHUNK
     last = tl.full([MINE], N, tl.int32)
     count = before(index, experts, last, begin, begin + CHUNK, N, E, False, CHUNK)
-    tl.store(counts + experts * CHUNKS + chunk, count, mask=experts <= E)
+    tl.store(counts + experts.to(tl.int64) * CHUNKS + chunk, count, mask=experts <= E)
 
 
 @triton.jit
@@ -138,7 +138,7 @@ def place_kernel(index, ends, places, N, E, CHUNKS, MINE: tl.constexpr, CHUNK: t
     chunk = tl.program_id(0) * MINE // CHUNK
     begin = chunk * CHUNK
     count = before(index, own, mine, begin, begin + CHUNK, N, E, False, CHUNK)
-    place = own * CHUNKS + chunk
+    place = own.to(tl.int64) * CHUNKS + chunk  # of experts and chunks there can be 2**31
     count += tl.load(ends + place - 1, mask=(place > 0) & (mine < N), other=0)
     tl.store(places + mine, count, mask=mine < N)
 
