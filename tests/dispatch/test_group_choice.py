@@ -8,6 +8,7 @@ import torch
 from tests.dispatch.choosing import H100, H200
 from tritemm import dispatch
 from tritemm.arch.roles import config_of
+from tritemm.dispatch.cost_model.model import predict
 from tritemm.dispatch.request import why_not
 from tritemm.problem import Problem
 from tritemm.rungs import find
@@ -66,6 +67,20 @@ def test_a_number_is_compiled_of_groups_that_warps_count_and_not_of_batches(grou
         tile = find("warp_specialized").limits.tile(problem, config_of(128, 256, 64, 8, 3))
         shapes.add(tile.shape)
     assert len(shapes) == kinds
+
+
+def test_a_wave_that_equal_groups_would_fill_is_not_what_groups_take():
+    """Eight groups of 128 rows are 128 tiles of 128 x 256, for 132 SMs; of other sizes, more."""
+    batch, rows = (8, 128), (8 * 128,)
+    w = torch.empty(8, 4096, 14336, dtype=BF16, device="meta").mT
+    took = {}
+    for groups, lead in (("", batch), ("m", rows)):
+        x, c = (torch.empty(*lead, n, dtype=BF16, device="meta") for n in (14336, 4096))
+        problem = Problem.of(x, w, c, groups=groups, device=H200)
+        for name, tile in (("wave", (128, 256, 64, 8, 3)), ("small", (64, 256, 64, 4, 4))):
+            took[name, groups] = predict(find("warp_specialized"), problem, config_of(*tile))
+    assert took["wave", ""] < took["small", ""]
+    assert took["wave", "m"] > took["small", "m"]
 
 
 @pytest.mark.parametrize("device", [H100, H200], ids=lambda device: device.name)

@@ -18,7 +18,7 @@ from .device.tile import convert
 #: Choices, or experts, of a program that sorts; and choices that it compares these with at a time.
 MINE, OTHERS = 32, 256
 #: Choices up to which one launch sorts them, and compares all with all; of more, those of a chunk.
-FEW, CHUNK = 8192, OTHERS
+FEW, CHUNK = 2048, OTHERS
 
 #: Columns of one program, and its warps: 8 elements per thread, 16 bytes of a 16-bit type.
 BLOCK, WARPS = 1024, 4

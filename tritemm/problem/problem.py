@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -120,18 +121,22 @@ class Problem:
         return ("offs_ptr",) * bool(self.groups) + self.epilogue.arguments
 
     @property
-    def typical(self) -> tuple[int, int, int, int]:
+    def typical(self) -> tuple[int, int, int, float]:
         """M, N and K of one product of the batch, and how many there are.
 
-        The host doesn't know the sizes of groups. K is as if all had the same; M or N as if a
-        quarter of them had all, for where many are small or empty others are large, and tiles that
-        are too small for these cost more than tiles that small ones don't fill.
+        The host doesn't know the sizes of groups. K is as if all had the same; M or N as if two of
+        five had all, for where many are small or empty others are large.
         """
+        return self.shared(1.0 if self.groups == "k" else 0.4)
+
+    def shared(self, part: float) -> tuple[int, int, int, float]:
+        """The same if so large a part of the groups had all, each as much, and a row at least."""
         if not self.groups:
             return self.M, self.N, self.K, self.batch
-        count = self.batch if self.groups == "k" else -(-self.batch // 4)
+        most = {"m": self.M, "n": self.N}.get(self.groups, self.batch)
+        count = max(1.0, min(self.batch * part, most))
         sizes = zip("mnk", (self.M, self.N, self.K), strict=True)
-        M, N, K = (-(-size // count) if axis == self.groups else size for axis, size in sizes)
+        M, N, K = (math.ceil(of / count) if axis == self.groups else of for axis, of in sizes)
         return M, N, K, count
 
     @functools.cached_property

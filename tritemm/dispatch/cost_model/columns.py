@@ -303,8 +303,11 @@ def _c_major(matrix: Matrix) -> str:
     return "t" if layout == "T" else "n"
 
 
-def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
-    """A column has the configs of all groups, one group after another."""
+def columns_of(groups: Sequence[Group], constants: Constants, even: bool = False) -> Columns:
+    """A column has the configs of all groups, one group after another.
+
+    `even`: as if what shares M or N had the same of it each, and not as is typical.
+    """
     device, alike = groups[0].view.device, groups[0].kernel.cost.independent_ctas
     sizes: list[tuple] = []
     found: list[np.ndarray] = []
@@ -316,7 +319,7 @@ def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
             rows = kind.rows[group.kernel] = Rows(group.kernel, kind, constants)
         found += [rows[config.numbers] for config in group.configs]
         found_in = _FOUND if view.groups in ("m", "n") else 0.0
-        sizes.append((*_sizes(view), group.copied, view.flops * kind.hungry, found_in))
+        sizes.append((*_sizes(view)[even], group.copied, view.flops * kind.hungry, found_in))
         packed |= group.copied > 0
         symmetric |= view.epilogue.symmetric
         leveled |= group.kernel.cost.stream_k
@@ -338,11 +341,13 @@ def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
 
 
 @kept
-def _sizes(view: Problem) -> tuple[float, ...]:
-    """The first numbers of `View`; of typical groups, M and N are rounded up."""
-    M, N, K, batch = view.typical
-    stored = min(M * N * batch * kind_of(view).element, view.bytes)
-    return M, N, K, batch, view.epilogue.symmetric, view.bytes, stored
+def _sizes(view: Problem) -> list[tuple[float, ...]]:
+    """The first numbers of `View`, of typical groups and of even ones; M and N are rounded up."""
+    numbers: list[tuple[float, ...]] = []
+    for M, N, K, batch in (view.typical, view.shared(1.0)):
+        stored = min(M * N * batch * kind_of(view).element, view.bytes)
+        numbers.append((M, N, K, batch, view.epilogue.symmetric, view.bytes, stored))
+    return numbers
 
 
 class Rows(Bounded):

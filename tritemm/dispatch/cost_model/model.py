@@ -82,7 +82,7 @@ def breakdown(
         steps = float(_interpreted(group)[0])
         return Breakdown(steps, 0.0, 0.0, steps, 0.0, 0.0, 0.0, 0.0)
     constants = constants or known.of(problem.device)
-    found = times(columns_of([group], constants), constants)
+    found = _expected([group], constants)
     return Breakdown(*(float(column[0]) for column in np.broadcast_arrays(*found)))
 
 
@@ -97,8 +97,20 @@ def seconds(groups: Sequence[Group], constants: Constants | None = None) -> np.n
     found = np.empty(len(rows))
     for kind in set(alike):
         some = [group for group in groups if group.kernel.cost.independent_ctas == kind]
-        found[rows == kind] = times(columns_of(some, constants), constants).total
+        found[rows == kind] = _expected(some, constants).total
     return found
+
+
+def _expected(groups: Sequence[Group], constants: Constants) -> Breakdown:
+    """What `times` finds; of groups that share M or N, the mean of typical and of even ones.
+
+    Of either alone, the choice would be a tile that it fills, where others leave one nearly empty.
+    """
+    found = times(columns_of(groups, constants), constants)
+    if groups[0].view.groups not in ("m", "n"):
+        return found
+    even = times(columns_of(groups, constants, even=True), constants)
+    return Breakdown(*((a + b) / 2 for a, b in zip(found, even, strict=True)))
 
 
 def roofline(problem: Problem) -> tuple[float, float]:
