@@ -98,13 +98,13 @@ def checked_epilogue(
 ) -> tuple[float, float]:
     """alpha and beta as they follow a product of operands of this type; or an error."""
     factors = {"alpha": alpha, "beta": beta}
-    if dtype == torch.int8 and not (
-        activation == "" and all(float(value).is_integer() for value in factors.values())
-    ):
-        raise ValueError(
-            f"activation={activation or None!r}, alpha={alpha}, beta={beta} are not possible for "
-            "int8 operands, whose sums are whole numbers; convert the result"
-        )
+    if dtype == torch.int8:
+        broken = [f"{name}={v}" for name, v in factors.items() if not float(v).is_integer()]
+        if broken := [f"activation={activation!r}"] * bool(activation) + broken:
+            raise ValueError(
+                f"not possible for int8 operands, whose sums are whole numbers: "
+                f"{', '.join(broken)}; convert the result"
+            )
     for name, value in factors.items():
         if dtype.is_floating_point and dtype != torch.float64 and beyond_float(value):
             raise RuntimeError(

@@ -84,16 +84,21 @@ def test_a_wave_that_equal_groups_would_fill_is_not_what_groups_take():
 
 
 @pytest.mark.parametrize("device", [H100, H200], ids=lambda device: device.name)
-def test_more_groups_than_rows_take_no_absurd_time(device):
-    x, c = (torch.empty(64, n, dtype=BF16, device="meta") for n in (64, 1000))
-    w = torch.empty(1, 64, 1000, dtype=BF16, device="meta")
-    took = [
-        dispatch.choose(
-            Problem.of(x, w.expand(count, -1, -1), c, groups="m", device=device)
-        ).predicted
-        for count in (16, 5000)
-    ]
-    assert took[0] <= took[1] < 1e-3
+@pytest.mark.parametrize("shared", [False, True])
+def test_more_groups_than_rows_take_no_absurd_time(device, shared):
+    """No more weights are read than there are rows, so that more rows take no less."""
+    problems = []
+    for rows, count in ((1, 128), (4, 128), (64, 128), (64, 5000)):
+        x, c = (torch.empty(rows, n, dtype=BF16, device="meta") for n in (2048, 768))
+        w = torch.empty(count, 2048, 768, dtype=BF16, device="meta")
+        w = w[:1].expand_as(w) if shared else w
+        problems.append(Problem.of(x, w, c, groups="m", device=device))
+    choices = [dispatch.choose(problem) for problem in problems]
+    took = [choice.predicted for choice in choices]
+    assert took == sorted(took) and took[3] < 5 * took[2]
+    assert all(choice.roofline <= choice.predicted for choice in choices)
+    read = problems[0].bytes - 2 * (2048 + 768)
+    assert read == 2 * 2048 * 768  # one row, of one expert
 
 
 def weights(M, N, K):

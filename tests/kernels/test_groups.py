@@ -1,5 +1,6 @@
 """Groups: products whose rows, columns or K offsets on the device cut, by each rung that can."""
 
+import dataclasses
 import itertools
 import math
 
@@ -135,6 +136,33 @@ def test_every_rung_that_can(kernel, form, sizes, n, k, dtype, layout, request):
         plan.run(kernel, problem, config, a, b, c, offs)
         guarded.assert_untouched_outside()
         check(form, c, a, b, offs, precision=precision)
+
+
+@pytest.mark.parametrize("kernel", [k for k in ABLE if DEVICE == "cuda" or k.interpreted], ids=str)
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize(("m", "n"), [(8, 72), (72, 8), (136, 264)])
+@pytest.mark.parametrize("form", "mk")
+def test_a_groups_bias_is_its_own_in_every_config(form, m, n, swap, kernel, request):
+    """Also where operands are swapped, so that it runs along the rows of the kernel's product."""
+    sizes = (16, 0, 24, 8)
+    offs, total = offsets(sizes), sum(sizes)
+    a, b = cut(form, n, m, len(sizes), total, BF16)
+    if form == "k":
+        a = operand(m, total, BF16, "T")
+    bias, shape = operand(len(sizes), n, BF16), (total, n) if form == "m" else (len(sizes), m, n)
+    c = torch.empty(shape, dtype=BF16, device=DEVICE)
+    problem = Problem.of(a, b, c, groups=form, bias=BF16)
+    view = problem.transposed() if swap else problem
+    own = [kernel.interpreted] if DEVICE == "cpu" else kernel.configs(view)
+    able = able_configs(kernel, problem, [dataclasses.replace(c, SWAP=swap) for c in own])
+    assert able or (form == "m" and swap)  # which "grouped" refuses
+    for config in drawn(able, 1, code=CODE + request.node.name):
+        c = tritemm.grouped_mm(a, b, offs=offs, bias=bias, kernel=kernel.name, config=config)
+        for g, (found, x, y) in enumerate(parts(form, c, a, b, offs)[0]):
+            if x.shape[1]:
+                assert_right(found, x, y, ending=EpilogueInputs(bias[g]))
+            else:
+                assert torch.equal(found, bias[g].expand_as(found))
 
 
 @pytest.mark.gpu

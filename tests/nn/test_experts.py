@@ -128,12 +128,18 @@ ERRORS = {
     "weight": ({"topk_weight": torch.ones(3, 2).int()}, TypeError, "and topk_weight torch.int32"),
     "k": ({"topk_weight": torch.ones(3, 3)}, RuntimeError, "a row of k for each of the 3 tokens"),
     "tokens": ({"hidden": torch.ones(4, H)}, RuntimeError, "each of the 4 tokens of hidden"),
+    "complex": ({"topk_index": torch.ones(3, 2).cfloat()}, TypeError, "topk_index is torch.compl"),
+    "lead": ({"hidden": torch.ones(3, 1, H), "topk_index": torch.zeros(1, 3, 2).long(),
+              "topk_weight": torch.ones(1, 3, 2)}, RuntimeError, r"\[3, k\] or \[3, 1, k\]"),
+    "bias": ({"down_bias": torch.ones(E, H + 1)}, RuntimeError, r"down_bias has shape \[4, 13\]"),
+    "whole": ({"gate_up_bias": torch.ones(E, 2 * I).int()}, RuntimeError, "gate_up_bias is t"),
     "list": ({"topk_index": [0]}, TypeError, "topk_index must be Tensor, not list"),
     "word": ({"activation": "swish"}, ValueError, "one of relu, gelu, gelu_tanh, silu, or a func"),
     "flag": ({"interleaved": "no"}, TypeError, "interleaved must be True or False, not 'no'"),
     "rows": ({"activation": lambda x: x[:1, :I]}, RuntimeError, r"gave shape \[1, 8\] of the"),
     "more": ({"activation": lambda x: x[:, :I].repeat(2, 1)}, RuntimeError, r"gives \[6, 8\]"),
     "half": ({"activation": torch.relu}, RuntimeError, r"gave shape \[6, 16\]"),
+    "double": ({"activation": lambda x: x[:, :I].double()}, RuntimeError, "gave torch.float64 on"),
     "none": ({"activation": lambda x: None}, RuntimeError, "activation gave NoneType"),
     "pairs": ({"activation": torch.relu, "interleaved": True}, ValueError, "a function pairs"),
 }  # fmt: skip
@@ -322,6 +328,43 @@ def test_converted_and_restored():
     assert twin.config._experts_implementation == "batched_mm"
 
 
+@pytest.mark.parametrize("parts", ["01", "0 1", "0 01", "0", "1 0"])
+def test_experts_of_one_config_know_what_it_named_whichever_were_given(parts):
+    """Whichever layers `convert` is given, one after another, any of them is restored."""
+    for last in (0, 1):
+        model = tiny("Qwen3MoeConfig", num_hidden_layers=2)
+        model.set_experts_implementation("batched_mm")
+        layers = model.model.layers
+        for some in parts.split():
+            tritemm.convert(layers if len(some) == 2 else layers[int(some)])
+            assert model.config._experts_implementation == "tritemm"
+        assert tritemm.convert(layers).fell_back == {}
+        told = {vars(layer.mlp.experts)["_tritemm_before"] for layer in layers}
+        assert told == {"batched_mm"}
+        report = tritemm.nn.restore(layers[last])
+        assert "as it was" in {entry.note for entry in report.changed}
+        assert model.config._experts_implementation == "batched_mm"
+    tritemm.convert(layers[0])
+    assert tritemm.nn.restore(layers[1]).changed[-1].note == "as it was"
+    assert model.config._experts_implementation == "batched_mm"
+
+
+def test_experts_whose_forward_was_replaced_are_left(monkeypatch):
+    model = tiny("Qwen3MoeConfig")
+    experts = model.model.layers[0].mlp.experts
+    own = type(experts).forward
+    experts.forward = functools.partial(own, experts)
+    assert (
+        "replaced in the instance"
+        in {e.shape: e.note for e in tritemm.convert(experts).left}[6, 24, 16]
+    )
+    del experts.forward
+    monkeypatch.setattr(type(experts), "forward", lambda self, *args: own(self, *args))
+    [entry] = tritemm.convert(experts).left
+    assert entry.note == "the forward of Qwen3MoeExperts was replaced for all layers"
+    assert model.config._experts_implementation != "tritemm"
+
+
 def test_a_converted_model_is_unpickled_by_another_process(tmp_path):
     model = tiny("Qwen3MoeConfig").eval()
     tritemm.convert(model)
@@ -370,6 +413,9 @@ CHANGES = {
     "hook": lambda act: act.register_forward_hook(lambda module, args, out: 2 * out),
     "pre-hook": lambda act: act.register_forward_pre_hook(lambda module, args: (2 * args[0],)),
     "instance": lambda act: setattr(act, "forward", lambda x: 3 * x),
+    "global": lambda act: torch.nn.modules.module.register_module_forward_hook(
+        lambda module, args, out: 2 * out if module is act else out
+    ),
 }
 
 
@@ -378,11 +424,13 @@ def test_a_changed_activation_is_obeyed(change):
     model = tiny("Qwen3MoeConfig").eval()
     tritemm.convert(model)
     ids = torch.randint(32, (1, 4), device=DEVICE)
-    change(model.model.layers[0].mlp.experts.act_fn)
+    undo = change(model.model.layers[0].mlp.experts.act_fn)
     with torch.no_grad():
         got = model(ids).logits
         model.set_experts_implementation("eager")
         torch.testing.assert_close(got, model(ids).logits)
+    if undo is not None:
+        undo.remove()
 
 
 @pytest.mark.parametrize("before", ["eager", "batched_mm", None])

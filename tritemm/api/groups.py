@@ -158,15 +158,20 @@ def _checked_epilogue(bias, activation, alpha, a, b, count: int, out) -> tuple:
         raise ValueError(f"activation={word!r} takes pairs of columns, and columns are cut")
     if bias is None:
         return None, word, alpha
-    check_kind("bias", bias, a)
     if columns_cut:
         raise ValueError(
             "bias= has a number for each column of each group, and columns are cut: multiply "
             "b.mT by a.mT, whose rows are"
         )
-    if not fits(bias.shape, (count, b.shape[-1])):
-        raise RuntimeError(
-            f"bias has shape {list(bias.shape)}; of {count} groups and {b.shape[-1]} columns it is "
-            f"{[count, b.shape[-1]]}"
-        )
+    check_bias("bias", bias, a, count, b.shape[-1])
     return autocast(bias) if out is None else bias, word, alpha
+
+
+def check_bias(name: str, bias, a, count: int, columns: int) -> None:
+    """Refuse what can't be added to the rows of so many groups, of operands like `a`."""
+    check_kind(name, bias, a)
+    if not fits(bias.shape, (count, columns)):
+        raise RuntimeError(
+            f"{name} has shape {list(bias.shape)}; of {count} groups and {columns} columns it is "
+            f"{[count, columns]}"
+        )

@@ -13,9 +13,15 @@ from ..dtypes import Precision, check_flag
 from ..op.combine import ROUTE, combined
 from ..problem import ACTIVATIONS, GATES, Activation, activated
 from ..runtime.sizes import fits, holds
-from .arguments import pair
+from .arguments import pair, under_autocast
 from .epilogue import check_kind
-from .groups import grouped_mm
+from .groups import check_bias, grouped_mm
+
+#: What may number experts.
+_INTEGERS = {
+    torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+}  # fmt: skip
 
 
 def moe(
@@ -43,19 +49,19 @@ def moe(
         hidden: [..., H], T tokens; float16, bfloat16, float32 or float64.
         gate_up: [E, 2 I, H], as transformers stores it; any strides, so that weights stored as
             [E, H, 2 I] are given as `weights.mT`.
-        down: [E, H, I], any strides.
+        down: [E, O, I], any strides; O, the width of the result, is mostly H.
         topk_index: [T, k], or with the leading dimensions of `hidden`; any type of integers. One
             that is not in 0 .. E - 1 is no expert and adds nothing, whatever its weight.
         topk_weight: of that shape, of any floating-point type.
         activation: that of the gate, "silu", "gelu", "gelu_tanh" or "relu"; or a function of the
-            whole product [T k, 2 I], which gives [T k, I], or of one [T k, I] without a gate. The
-            product itself ends with silu and gelu, unless they are to be differentiated.
-        gate_up_bias, down_bias: [E, 2 I] and [E, H].
+            whole product [T k, 2 I], which gives [T k, I] of its type, or of one [T k, I] without a
+            gate. The product itself ends with silu and gelu, unless they are differentiated.
+        gate_up_bias, down_bias: [E, 2 I] and [E, O].
         interleaved: gate and up are the even and the odd columns, instead of the halves.
         batch_invariant, precision: as of `matmul`.
 
     Returns:
-        [..., H] in the type of `hidden`. The k results of a token are summed in float32, or
+        [..., O] in the type of `hidden`. The k results of a token are summed in float32, or
         float64, in their order: the same bits, run after run, and so are those of all gradients.
 
     Raises:
@@ -87,8 +93,14 @@ def moe(
     _, down = pair("moe", ("hidden", "down"), hidden, down, axis=None)
     fused, between = _gating(activation, interleaved, x.dtype)
     _check_sizes(x, gate_up, down, callable(activation))
-    x = x.flatten(0, -2)
     _check_choice(topk_index, topk_weight, x)
+    for name, bias, weight in (
+        ("gate_up_bias", gate_up_bias, gate_up),
+        ("down_bias", down_bias, down),
+    ):
+        if bias is not None:
+            check_bias(name, bias, x, *weight.shape[:2])
+    x = x.flatten(0, -2)
     places, offs = ROUTE(topk_index.flatten(0, -2), gate_up.shape[0])
     x = combined("rows", None, x, None, places, offs, x.dtype)
     options: Any = {"offs": offs, "batch_invariant": batch_invariant, "precision": precision}
@@ -133,6 +145,12 @@ def _ended(between: Callable, product: torch.Tensor, down: torch.Tensor) -> torc
             f"activation gave {got} of the product, whose shape is {list(product.shape)}; where "
             f"down has shape {list(down.shape)} it gives {list(shape)}"
         )
+    same = x.dtype == product.dtype or under_autocast(x.device)
+    if not same or x.device != product.device:
+        raise RuntimeError(
+            f"activation gave {x.dtype} on {x.device} of the product; it gives {product.dtype} on "
+            f"{product.device}, as the product is"
+        )
     return x
 
 
@@ -156,19 +174,21 @@ def _check_sizes(x, gate_up, down, own_gate: bool) -> None:
 
 
 def _check_choice(index, weight, x) -> None:
-    """Refuse what doesn't choose experts for each of the tokens `x` [T, H]."""
+    """Refuse what doesn't choose experts for each of the tokens `x` [..., H]."""
     for name, t in (("topk_index", index), ("topk_weight", weight)):
         check_kind(name, t, x, any_type=True)
         if t.device != x.device:
             raise RuntimeError(f"{name} is on {t.device}; it is where hidden is, on {x.device}")
-    if index.dtype == torch.bool or index.is_floating_point() or not weight.is_floating_point():
+    if index.dtype not in _INTEGERS or not weight.is_floating_point():
         raise TypeError(
             f"topk_index is {index.dtype} and topk_weight {weight.dtype}; they are integers and "
             "floating-point numbers"
         )
-    tokens = math.prod(index.shape[:-1]) if index.dim() > 1 else -1
-    if not fits(index.shape, weight.shape) or not holds(tokens == x.shape[0]):
+    lead, tokens = x.shape[:-1], math.prod(x.shape[:-1])
+    there = fits(index.shape[:-1], lead) or fits(index.shape[:-1], (tokens,))
+    if not there or not fits(index.shape, weight.shape):
         raise RuntimeError(
             f"topk_index has shape {list(index.shape)} and topk_weight {list(weight.shape)}; both "
-            f"have a row of k for each of the {x.shape[0]} tokens of hidden"
+            f"have a row of k for each of the {tokens} tokens of hidden, [{tokens}, k] or "
+            f"{[*lead, 'k']}".replace("'", "")
         )

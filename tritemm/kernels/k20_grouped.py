@@ -90,7 +90,7 @@ def grouped_kernel(
         b_ptrs += BLOCK_K * widen(stride_bk, WIDE)
 
     if GROUPS != "" and bias_ptr is not None:
-        bias_ptr += batch_offset(0, group, 0, N)
+        bias_ptr += batch_offset(0, group, 0, M if BIAS == "m" else N)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
     epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     acc = apply_epilogue(acc, epilogue, b0, group, offs_m, offs_n, M, columns, BIAS, ACTIVATION)

@@ -1,12 +1,13 @@
 """Experts of transformers' models by `tritemm.moe`: a function that a model's config names.
 
 `register_experts` adds it, and `convert` names it. Modules stay what they are, and get attributes:
-`_tritemm_options`, and `_tritemm_before` if their config named another one.
+`_tritemm_options`, and `_tritemm_before`, what their config named, unless that was tritemm.
 """
 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 
 from ..api.arguments import under_autocast
 from ..api.moe import moe
+from ..runtime.torch_private import global_hooks
 from . import layers
 from .converted import Options, by_torch, why_torch
 
@@ -22,6 +24,10 @@ from .converted import Options, by_torch, why_torch
 NAME = "tritemm"
 #: Where a module keeps the hooks that its call runs.
 _HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+#: By the ids of configs, what they named before `convert`; of copies, their modules know it.
+_BEFORE: dict[int, tuple[weakref.ref, Any]] = {}
+#: Where transformers has the forward that a class of experts gets, and which asks the config.
+_HOME = "transformers.integrations.moe"
 #: What transformers puts on a module whose experts run by a function of that kind.
 _KNOWN = {"config", "has_gate", "has_bias", "is_transposed"}
 
@@ -69,6 +75,7 @@ def register_experts() -> None:
             and getattr(gate, "__func__", gate) is default
             and getattr(act.forward, "__func__", None) is forward
             and not any(getattr(act, hooks) for hooks in _HOOKS)
+            and not global_hooks()
         )
         return name if plain else gate
 
@@ -124,34 +131,55 @@ def convert(
 ) -> Iterator[tuple[str, nn.Module, tuple[str | None, str | None]]]:
     """To the experts among the modules, all or none of those of one config; yields their notes."""
     experts: list[tuple[str, Any]] = [each for each in modules if are_experts(each[1])]
-    before = {id(each.config): each.config._experts_implementation for _, each in experts}
+    named = {id(each.config): each.config._experts_implementation for _, each in experts}
+    before: dict[int, Any] = {}
     reasons: dict[int, str | None] = {}
     for _, each in experts:
-        reasons[id(each.config)] = reasons.get(id(each.config)) or _why_not(each, skipped)
+        config = id(each.config)
+        reasons[config] = reasons.get(config) or _why_not(each, skipped)
+        if before.get(config, NAME) == NAME:
+            before[config] = _before(each)
     for name, module in experts:
-        config = id(module.config)
+        config, own = id(module.config), vars(module)
         if reasons[config] is not None:
             yield name, module, (None, reasons[config])
             continue
         register_experts()
         module.config._experts_implementation = {"": NAME}  # not those of the configs inside of it
-        old = vars(module).get("_tritemm_options", ExpertOptions())
-        vars(module)["_tritemm_options"] = old._replace(**given)
+        old = own.get("_tritemm_options", ExpertOptions())
+        own["_tritemm_options"] = old._replace(**given)
         said = [f"{key}={value}" for key, value in given.items() if getattr(old, key) != value]
         if before[config] != NAME:
-            vars(module)["_tritemm_before"], said = before[config], ["by tritemm.moe"]
+            if named[config] != NAME or "_tritemm_before" not in own:
+                said = ["by tritemm.moe"]
+            own["_tritemm_before"] = before[config]
+            _BEFORE[config] = weakref.ref(module.config), before[config]
         yield name, module, (", ".join(said) or None, None)
 
 
 def restore(module: nn.Module) -> str | None:
-    """What became of experts that `convert` was given; None of other modules."""
-    if not isinstance(vars(module).get("_tritemm_options"), ExpertOptions):
+    """What became of experts that run by tritemm since `convert`; None of other modules."""
+    if not are_experts(module):
         return None
-    del vars(module)["_tritemm_options"]
-    before, config = vars(module).pop("_tritemm_before", NAME), vars(module)["config"]
-    if config._experts_implementation == NAME:
+    own, config, before = vars(module), vars(module)["config"], _before(module)
+    runs = config._experts_implementation == NAME and before != NAME
+    converted = own.pop("_tritemm_options", None) is not None
+    if not runs and not converted:
+        return None
+    own.pop("_tritemm_before", None)
+    _BEFORE.pop(id(config), None)
+    if runs:
         config._experts_implementation = {"": before}
     return "as it was"
+
+
+def _before(module: nn.Module) -> Any:
+    """What the config of experts named before `convert`; "tritemm" if nobody knows."""
+    own, config = vars(module), vars(module)["config"]
+    if config._experts_implementation != NAME:
+        return config._experts_implementation
+    there, before = _BEFORE.get(id(config), (None, NAME))
+    return before if there and there() is config else own.get("_tritemm_before", NAME)
 
 
 def _why_not(module: nn.Module, skipped: Collection[nn.Module]) -> str | None:
@@ -160,6 +188,11 @@ def _why_not(module: nn.Module, skipped: Collection[nn.Module]) -> str | None:
         return "named in skip, or of one config with experts that are"
     if (weight := weight_of(module)) is None:
         return "their weights are no parameters of their own"
+    if "forward" in vars(module):
+        return "their forward was replaced in the instance"
+    kind = type(module)
+    if getattr(kind.forward, "__globals__", {}).get("__name__") != _HOME:
+        return f"the forward of {kind.__name__} was replaced for all layers"
     return _why_norm(module) or layers.why_not(weight)
 
 

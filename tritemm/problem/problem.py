@@ -129,12 +129,16 @@ class Problem:
         """
         return self.shared(1.0 if self.groups == "k" else 0.4)
 
+    @property
+    def filled(self) -> int:
+        """How many products there are at most that have a row and a column."""
+        return min(self.batch, max(1, {"m": self.M, "n": self.N}.get(self.groups, self.batch)))
+
     def shared(self, part: float) -> tuple[int, int, int, float]:
         """The same if so large a part of the groups had all, each as much, and a row at least."""
         if not self.groups:
             return self.M, self.N, self.K, self.batch
-        most = {"m": self.M, "n": self.N}.get(self.groups, self.batch)
-        count = max(1.0, min(self.batch * part, most))
+        count = max(1.0, min(self.batch * part, self.filled))
         sizes = zip("mnk", (self.M, self.N, self.K), strict=True)
         M, N, K = (math.ceil(of / count) if axis == self.groups else of for axis, of in sizes)
         return M, N, K, count
@@ -222,17 +226,18 @@ class Problem:
 
     @property
     def bytes(self) -> int:
-        """Bytes moved if each element of a matrix is moved once."""
-        return self._moved(self.matrices)
+        """Bytes moved if each element of a matrix is moved once: of those that are multiplied."""
+        return self._moved(self.matrices, self.filled)
 
     def copied(self, operands: str) -> int:
         """Bytes that the copies of `packed` read and write."""
-        return 2 * self._moved(getattr(self, name) for name in operands)
+        return 2 * self._moved((getattr(self, name) for name in operands), self.batch)
 
-    def _moved(self, matrices: Iterable[Matrix]) -> int:
-        """Bytes of all elements; broadcast batches count once."""
+    def _moved(self, matrices: Iterable[Matrix], most: int) -> int:
+        """Bytes of all elements of `most` products; broadcast batches count once."""
         total = 0
         outer, inner = self.batches
+        inner = min(inner, most)
         for m in matrices:
             copies = (outer if m.strides[0] else 1) * (inner if m.strides[1] else 1)
             total += copies * m.rows * m.cols * m.dtype.itemsize

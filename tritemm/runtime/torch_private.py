@@ -58,6 +58,10 @@ tracing_before_dispatch: Callable[[], bool] | Any = _whether("PreDispatch", "inc
 dispatch_modes: Callable[[], int] | Any = private("_len_torch_dispatch_stack")
 #: () -> the innermost transform of `torch.func`, or None.
 transform: Callable[[], object] | Any = private("_functorch.peek_interpreter_stack")
+#: () -> whether hooks run at the call of every module.
+global_hooks: Callable[[], bool] = getattr(
+    torch.nn.modules.module, "_has_any_global_hook", lambda: False
+)
 #: () -> whether the profiler records.
 profiling = private("_autograd._profiler_enabled") or (lambda: False)
 
