@@ -69,6 +69,13 @@ def test_a_number_is_compiled_of_groups_that_warps_count_and_not_of_batches(grou
     assert len(shapes) == kinds
 
 
+def test_the_parts_of_k_are_no_parts_of_groups():
+    asked = weights(2048, 768, 4096)
+    config = dataclasses.replace(config_of(128, 128, 64, 8, 4), PARTS=4)
+    reason = why_not(find("warp_specialized"), asked, config)
+    assert reason == "PARTS is 4; of groups it is 1, for each has a K of its own"
+
+
 def test_a_wave_that_equal_groups_would_fill_is_not_what_groups_take():
     """Eight groups of 128 rows are 128 tiles of 128 x 256, for 132 SMs; of other sizes, more."""
     batch, rows = (8, 128), (8 * 128,)

@@ -176,6 +176,22 @@ def test_groups_of_short_k(sizes):
     check("k", tritemm.grouped_mm(a, b, offs=offs), a, b, offs)
 
 
+@pytest.mark.gpu
+def test_a_group_of_as_many_terms_as_offsets_can_count():
+    one, K = torch.ones(1, dtype=INT8, device=DEVICE), 2**31 - 1
+    config = Config(64, 64, 256, 4, 3, "grouped")
+    options = {"offs": offsets([K]), "kernel": "grouped", "config": config}
+    assert tritemm.grouped_mm(one.expand(1, K), one.expand(K, 1), **options).item() == K
+
+
+def test_more_than_offsets_can_count_are_refused():
+    one, offs = torch.ones(1, device=DEVICE), offsets([1])
+    with pytest.raises(RuntimeError, match="offs is int32, and the K that it cuts is 2147483648:"):
+        tritemm.grouped_mm(one.expand(1, 2**31), one.expand(2**31, 1), offs=offs)
+    with pytest.raises(RuntimeError, match="offs is int32, and the M that it cuts is 2147483648:"):
+        tritemm.grouped_mm(one.expand(2**31, 1), one.expand(1, 1, 1), offs=offs)
+
+
 @pytest.mark.parametrize("form", "mnk")
 @pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
 def test_no_group_reads_another(form, dtype):

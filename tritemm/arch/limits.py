@@ -132,6 +132,8 @@ PARTS = (
 
 def _fixed_parts_why_not(t: Tile) -> str | None:
     count, split, pieces = t.c.PARTS, t.c.SPLIT_K, -(-t.p.K // CUT)
+    if t.p.groups:
+        return f"PARTS is {count}; of groups it is 1, for each has a K of its own"
     if split not in (1, count):
         return f"PARTS is {count} and SPLIT_K {split}; one program takes all parts, or each one"
     if CUT % t.c.BLOCK_K:

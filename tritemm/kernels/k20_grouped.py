@@ -51,6 +51,7 @@ def grouped_kernel(
     BATCHED: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
     BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
+    M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
     first_k, last_k, b0 = 0, K, 0
     first_row, last_row, columns = 0, M, N
     if GROUPS == "m":

@@ -63,7 +63,7 @@ class Problem:
         Adjacent batch dimensions are merged where all tensors allow it; more than two that don't
         merge raise ValueError, because kernels take two batch strides. `residual` has c's shape;
         other fields of the `EpilogueSpec` are given by name. What is cut into `groups` is given as
-        one matrix, of all of them.
+        one matrix, of all of them; RuntimeError if that is longer than offsets of int32 can say.
         """
         if groups:
             count = max(t.shape[:-2] for t in (a, b, c))
@@ -72,6 +72,11 @@ class Problem:
         sizes, strides = _merge_batches(*tensors)
         M, K = a.shape[-2:]
         N = b.shape[-1]
+        if groups and (cut := {"m": M, "n": N, "k": K}[groups]) >= 2**31:
+            raise RuntimeError(
+                f"offs is int32, and the {groups.upper()} that it cuts is {cut}: multiply what is "
+                "below and what is beyond 2**31 apart"
+            )
         if device is None:
             device = Device.of(a.device)
         of_a, of_b, of_c, *more = [
