@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from .. import cli, figures, race, tables
 from ..case import Case
@@ -93,10 +93,11 @@ CELLS = tables.RESULT | {
     "x torch (p20-p80)": tables.RESULT["x cuBLAS (p20-p80)"],
 }
 METHOD = (
-    "Ratios and speeds are geomeans. x torch: torch._grouped_mm's time over tritemm.grouped_mm's. "
-    "x torch.mm, x tritemm.matmul: the time of a dense product of as many operations over that of "
-    "equal groups. x best peer: that of the faster of torch's and quack's. zipf: the expert in "
-    "place r is as likely as 1 / r; empty: half of the experts get nothing."
+    "Ratios and speeds are geomeans, in which each number of tokens of a product counts alike, "
+    "however many of its problems were raced. x torch: torch._grouped_mm's time over "
+    "tritemm.grouped_mm's. x torch.mm, x tritemm.matmul: the time of a dense product of as many "
+    "operations over that of equal groups. x best peer: that of the faster of torch's and quack's. "
+    "zipf: the expert in place r is as likely as 1 / r; empty: half of the experts get nothing."
 )
 
 
@@ -113,7 +114,8 @@ def parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     """A line for each product and number of tokens, for each kind of sizes, and for all."""
     if not (found := results(rows)):
         return []
-    keys = [*itertools.product(PRODUCTS, map(str, TOKENS)), *(("all", s) for s in SIZES), ("all",)]
+    tokens = [*map(str, TOKENS), "all"]
+    keys = [*itertools.product(PRODUCTS, tokens), *(("all", s) for s in SIZES), ("all",)]
     body = []
     for key in keys:  # words of ids, and "all", which is of every product
         own = [r for r in found if {*key} <= {"all", *r.id.split("/")}]
@@ -128,14 +130,17 @@ def _means(found: Sequence[Result]) -> tuple[str, ...]:
     """The cells of some problems from `problems` on."""
     torchs = Tally("", found).to_reference
     beside = Tally("", [r for r in found if _versus(r, QUACK)])
-    theirs = (result.others.get(REFERENCE) for result in found)
     return (
-        *(torchs.count, torchs.mean, torchs.least_at()),
-        _mean((r.ours.tflops for r in found), digits),
-        _mean((row and row.tflops for row in theirs), digits),
-        *(_mean(_versus(r, DENSE + name) for r in found) for name in (REFERENCE, "auto")),
-        *(str(len(beside.timed)), beside.mean, beside.least_at()),
+        *(torchs.count, _mean(torchs.timed, _ratio), torchs.least_at()),
+        _mean(found, lambda result: result.ours.tflops, digits),
+        _mean(found, lambda result: getattr(result.others.get(REFERENCE), "tflops", None), digits),
+        *(_mean(found, lambda r, n=name: _versus(r, DENSE + n)) for name in (REFERENCE, "auto")),
+        *(str(len(beside.timed)), _mean(beside.timed, _ratio), beside.least_at()),
     )
+
+
+def _ratio(result: Result) -> float:
+    return result.ratio.p50
 
 
 def _versus(result: Result, name: str) -> float | None:
@@ -143,9 +148,19 @@ def _versus(result: Result, name: str) -> float | None:
     return ratio and ratio.p50
 
 
-def _mean(values: Iterable[float | None], form="{:.3f}".format) -> str:
-    known = [value for value in values if value]
-    return form(geomean(known)) if known else ""
+def _mean(found: Iterable[Result], value: Callable, form="{:.3f}".format) -> str:
+    """The geomean of what is known, in which each number of tokens of a product counts alike."""
+    known = {result.id: value(result) for result in found}
+    return form(alike(known)) if any(known.values()) else ""
+
+
+def alike(values: Mapping[str, float | None]) -> float:
+    """The geomean of numbers by the ids of problems: first of a product and a number of tokens."""
+    cells: dict[tuple[str, ...], list[float]] = {}
+    for name, value in values.items():
+        if value:
+            cells.setdefault(tuple(name.split("/")[2:4]), []).append(value)
+    return geomean(map(geomean, cells.values()))
 
 
 # The picture
@@ -178,7 +193,7 @@ def plot_moe(rows: list[Row], selection: Selection):
     figures.title(
         figure,
         f"tritemm.grouped_mm over torch._grouped_mm, {rows[0].mode}, over tokens; up and down "
-        f"together.\nGeomean {geomean(ratios.values()):.3f} of {len(own)} problems",
+        f"together.\nGeomean {alike(ratios):.3f} of {len(own)} problems",
         10,
     )
     figures.caption(figure, [result.ours for result in own])

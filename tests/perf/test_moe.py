@@ -130,13 +130,21 @@ def test_the_table_has_a_line_for_product_and_tokens_sizes_and_all(tmp_path):
     assert [line[:2] for line in (first, table.body[-4], every)] == [
         ["forward", "32"], ["all", "balanced"], ["all", ""],
     ]  # fmt: skip
-    assert len(table.body) == 12 + 3 + 1 and first[2] == "30" and every[2] == "360"
+    assert len(table.body) == 3 * (4 + 1) + 3 + 1 and first[2] == "30" and every[2] == "360"
     assert first[3:5] == [f"{geomean([0.9] + 29 * [1.1]):.3f}", f"0.900 ({found[0].id})"]
     assert first[7:] == ["0.800", "0.750", "30", "1.050", f"1.050 ({found[0].id})"]
     assert worst.body[0][0] == found[0].id
     assert "as likely as 1 / r" in view.table(view.chosen(found, Selection()), Selection())
     view.draw(found, tmp_path / "x.png", Selection())
     assert (tmp_path / "x.png").stat().st_size > 10_000
+
+
+def test_a_number_of_tokens_counts_alike_however_much_of_it_was_raced():
+    given = {"m/up/data/32/zipf": 4.0, "m/down/data/32/zipf": 4.0, "m/up/data/512/zipf": 1.0}
+    assert moe.alike(given) == pytest.approx(2.0)
+    assert moe.alike({**given, "m/up/weight/32/zipf": 1.0, "m/up/weight/512/zipf": None}) == (
+        pytest.approx(geomean([4.0, 1.0, 1.0]))
+    )
 
 
 def test_pages_have_a_section_only_where_something_was_measured(monkeypatch):
