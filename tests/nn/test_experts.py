@@ -328,24 +328,19 @@ def test_converted_and_restored():
     assert twin.config._experts_implementation == "batched_mm"
 
 
-@pytest.mark.parametrize("parts", ["01", "0 1", "0 01", "0", "1 0"])
-def test_experts_of_one_config_know_what_it_named_whichever_were_given(parts):
+@pytest.mark.parametrize(("parts", "last"), [("01", 1), ("0 1", 0), ("0 01", 1), ("1", 0)])
+def test_experts_of_one_config_know_what_it_named_whichever_were_given(parts, last):
     """Whichever layers `convert` is given, one after another, any of them is restored."""
-    for last in (0, 1):
-        model = tiny("Qwen3MoeConfig", num_hidden_layers=2)
-        model.set_experts_implementation("batched_mm")
-        layers = model.model.layers
-        for some in parts.split():
-            tritemm.convert(layers if len(some) == 2 else layers[int(some)])
-            assert model.config._experts_implementation == "tritemm"
-        assert tritemm.convert(layers).fell_back == {}
-        told = {vars(layer.mlp.experts)["_tritemm_before"] for layer in layers}
-        assert told == {"batched_mm"}
-        report = tritemm.nn.restore(layers[last])
-        assert "as it was" in {entry.note for entry in report.changed}
-        assert model.config._experts_implementation == "batched_mm"
-    tritemm.convert(layers[0])
-    assert tritemm.nn.restore(layers[1]).changed[-1].note == "as it was"
+    model = tiny("Qwen3MoeConfig", num_hidden_layers=2)
+    model.set_experts_implementation("batched_mm")
+    layers = model.model.layers
+    for some in parts.split():
+        tritemm.convert(layers if len(some) == 2 else layers[int(some)])
+        assert model.config._experts_implementation == "tritemm"
+        given = [layers[int(place)].mlp.experts for place in some]
+        assert {vars(experts)["_tritemm_before"] for experts in given} == {"batched_mm"}
+    report = tritemm.nn.restore(layers[last])
+    assert "as it was" in {entry.note for entry in report.changed}
     assert model.config._experts_implementation == "batched_mm"
 
 
@@ -354,10 +349,8 @@ def test_experts_whose_forward_was_replaced_are_left(monkeypatch):
     experts = model.model.layers[0].mlp.experts
     own = type(experts).forward
     experts.forward = functools.partial(own, experts)
-    assert (
-        "replaced in the instance"
-        in {e.shape: e.note for e in tritemm.convert(experts).left}[6, 24, 16]
-    )
+    [entry] = tritemm.convert(experts).left
+    assert entry.note == "their forward was replaced in the instance"
     del experts.forward
     monkeypatch.setattr(type(experts), "forward", lambda self, *args: own(self, *args))
     [entry] = tritemm.convert(experts).left
@@ -425,12 +418,14 @@ def test_a_changed_activation_is_obeyed(change):
     tritemm.convert(model)
     ids = torch.randint(32, (1, 4), device=DEVICE)
     undo = change(model.model.layers[0].mlp.experts.act_fn)
-    with torch.no_grad():
-        got = model(ids).logits
-        model.set_experts_implementation("eager")
-        torch.testing.assert_close(got, model(ids).logits)
-    if undo is not None:
-        undo.remove()
+    try:
+        with torch.no_grad():
+            got = model(ids).logits
+            model.set_experts_implementation("eager")
+            torch.testing.assert_close(got, model(ids).logits)
+    finally:
+        if undo is not None:
+            undo.remove()
 
 
 @pytest.mark.parametrize("before", ["eager", "batched_mm", None])
