@@ -75,6 +75,7 @@ INVARIANT = ("tests/kernels/test_invariant.py::test_bits_of_candidates",)
 LAUNCH = "tests/runtime/test_launch_gpu.py::test_"
 GROUPS = ("tests/kernels/test_groups.py::test_every_rung_that_can",)
 PAIRS = ("tests/kernels/test_gated.py::test_results",)
+SCALED = ("tests/kernels/test_scaled.py::test_every_config",)
 SPLIT_K, CLUSTER = "split_k and not cluster", "cluster and not split"
 
 FAULTS = (
@@ -232,8 +233,32 @@ FAULTS = (
     ),
     Fault(
         "three consumers store at one place", "kernels/k10_warp_specialized.py",
-        "out.store(acc, unit, WHICH, WHICH)", "out.store(acc, unit, WHICH, 0)",
+        "WHICH, WHICH * slabs_each(work.SHAPE))", "WHICH, 0)",
         CONFIGS, "warp_specialized", "warp_specialized",
+    ),
+    # Scales
+    Fault(
+        "the scales of a step are those of the first", "kernels/device/scale_ring.py",
+        "        step += unit.first\n", "        step = unit.first + 0 * step\n",
+        SCALED, "warp_specialized", "warp_specialized",
+    ),
+    Fault(
+        "the second slab of rows has the scales of the first", "kernels/device/scale_ring.py",
+        "SLAB % TWO * SHAPE.ROWS, SHAPE.ROWS", "0, SHAPE.ROWS", SCALED, CLUSTER, "cluster",
+    ),
+    Fault(
+        "of promoted sums the last step is left", "kernels/device/promote.py",
+        "pinned(acc[slab * PARTS + i] + one)", "pinned(one)", SCALED, CLUSTER, "cluster",
+    ),
+    Fault(
+        "columns have no scales", "kernels/k21_scaled.py",
+        " *= as_row(b_scale(args, group, offs_n, columns, k, B_LINES))\n", " *= 1.0\n",
+        SCALED, "scaled]", "scaled",
+    ),
+    Fault(
+        "swapped operands keep each other's scales", "plan/__init__.py",
+        "return *more[:first], b, a, *more[first + 2 :]", "return more",
+        SCALED, "warp_specialized", "warp_specialized",
     ),
     # Pairs of columns
     Fault(

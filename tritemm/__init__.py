@@ -30,7 +30,9 @@ if not _missing:
         from .api.groups import grouped_mm
         from .api.matmul import matmul
         from .api.moe import moe
+        from .api.quantize import Quantized, quantize
         from .api.row_parallel import row_parallel_linear
+        from .api.scaled import scaled_mm
         from .api.symmetric import newton_schulz, syrk
         from .api.tuning import tune
         from .api.warming import warmup
@@ -50,6 +52,7 @@ deterministic: bool = True
 __all__ = [
     "Config",
     "Linear",
+    "Quantized",
     "addmm",
     "baddbmm",
     "convert",
@@ -67,7 +70,9 @@ __all__ = [
     "mv",
     "newton_schulz",
     "nn",
+    "quantize",
     "row_parallel_linear",
+    "scaled_mm",
     "set_batch_invariant_mode",
     "syrk",
     "tune",

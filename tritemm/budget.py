@@ -13,6 +13,11 @@ u_in is what `precision` loses of each fp32 operand, biased (|ref|) and at rando
 s(K) = min(1, 6 / sqrt(K)).
 Integers are exact modulo 2^32.
 
+Of fp8 the tensor core keeps 13 bits behind a sum's leading one (Hopper; DeepSeek-V3 counts 14 in
+all, arXiv 2412.19437, 3.3.2), so that u_acc is 2^-13. Where each 128 terms are promoted,
+n = K / 128 of such sums are added in fp32: E = S (g(128) 2^-13 + g(n) 2^-23). Scales, in fp32, are
+exact to three roundings.
+
 Where K is long, E is more than one term: a dropped one passes, at K = 65536 in fp32, and of fp16
 sums from K = 256 on. There exact sums decide. Where operands hold small integers and S is one that
 the accumulator holds, so is every partial sum, in any order, and E is 0; `exact_operands` makes
@@ -28,7 +33,7 @@ import math
 
 import torch
 
-from .problem import ACCUMULATE, GATED, activated, span
+from .problem import ACCUMULATE, BLOCK, GATED, activated, span
 
 #: Relative error that each way to multiply fp32 leaves in an operand: tf32 keeps 10 bits and
 #: truncates, bf16 keeps 7 and rounds; the split forms drop the product of the smallest parts.
@@ -63,19 +68,26 @@ def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def bound(
-    want, a, b, out_dtype, *, accumulate=None, precision="ieee", ending=None, stepwise=False
-) -> torch.Tensor:
+    want, a, b, out_dtype, *, accumulate=None, precision="ieee", ending=None, stepwise=False,
+    summed: str = "",
+) -> torch.Tensor:  # fmt: skip
     """The largest error that each element of a @ b may have, in fp64; see the module.
 
-    `want` is `reference(a, b)`, of which `ending`, if given, is made; `stepwise` as of `check`.
+    `want` is `reference(a, b)`, of which `ending`, if given, is made; `stepwise` as of `check`. Of
+    operands that have been multiplied by their scales, `summed` says how: int8, promoted or fast.
     """
     terms = max(a.shape[-1], 1)
     magnitude = torch.matmul(a.double().abs(), b.double().abs())
     size = want.abs()
-    accumulate = accumulate or ACCUMULATE[a.dtype]
+    accumulate = accumulate or (torch.float32 if summed else ACCUMULATE[a.dtype])
     accumulator = torch.finfo(accumulate)
-    growth = min(terms, 4 * math.sqrt(terms) + terms / 16)
-    error = magnitude * (growth * accumulator.eps)
+    if summed:
+        error = magnitude * _of_scaled(summed, terms)
+        if ending:
+            wide = out_dtype if stepwise else None
+            size, error = _after(ending, want, error, torch.float32, wide)
+        return _rounded(size, error, out_dtype)
+    error = magnitude * (_growth(terms) * accumulator.eps)
     if a.dtype == torch.float32:
         spread = min(1.0, 6 / math.sqrt(terms))
         error += 2 * OPERAND_ERROR[precision] * (size + magnitude * spread)
@@ -85,6 +97,33 @@ def bound(
         wide = torch.promote_types(accumulate, torch.float32)
         size, error = _after(ending, want, error, wide, out_dtype if stepwise else None)
     return _rounded(size, error, out_dtype)
+
+
+def _growth(terms: int) -> float:
+    """g(K) of the module."""
+    return min(terms, 4 * math.sqrt(terms) + terms / 16)
+
+
+def _of_scaled(summed: str, terms: int) -> float:
+    """E / S of 8-bit operands with scales."""
+    fp32, fp8 = torch.finfo(torch.float32).eps, 2.0**-13
+    if summed == "int8":
+        return 4 * fp32
+    if summed == "fast":
+        return _growth(terms) * fp8 + 3 * fp32
+    steps = -(-terms // BLOCK)
+    return _growth(min(terms, BLOCK)) * fp8 + (_growth(steps) + 3) * fp32
+
+
+def dequantized(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """`values` [lines, K] times their scales [lines, steps], of a line or 128 each, in fp64."""
+    lines, terms = values.shape
+    scale = scale.double()
+    if scale.shape[0] != lines:
+        scale = scale.repeat_interleave(BLOCK, 0)[:lines]
+    if scale.shape[1] > 1:
+        scale = scale.repeat_interleave(BLOCK, 1)[:, :terms]
+    return values.double() * scale
 
 
 def _after(ending, sums, error, dtype, stored) -> tuple[torch.Tensor, torch.Tensor]:
@@ -178,7 +217,9 @@ def _thin(lines: torch.Tensor, period: int) -> None:
     lines.masked_fill_((line[:, None] + k) % period != 0, 0)
 
 
-def check(out, a, b, *, accumulate=None, precision="ieee", ending=None, stepwise=False) -> Verdict:
+def check(
+    out, a, b, *, accumulate=None, precision="ieee", ending=None, stepwise=False, scales=None
+) -> Verdict:
     """Compare `out` with a @ b, or what `ending` makes of it, element by element.
 
     Args:
@@ -189,7 +230,13 @@ def check(out, a, b, *, accumulate=None, precision="ieee", ending=None, stepwise
         ending: what followed the product, a `problem.EpilogueInputs`.
         stepwise: whether swiglu or geglu may have been made in steps that each round to the type
             of `out`, as torch's operators do: gate and up, the activation, and their product.
+        scales: of 8-bit operands, as of `Problem.of`.
     """
+    summed = ""
+    if scales:
+        first, second, promoted = scales
+        summed = "int8" if a.dtype == torch.int8 else "promoted" if promoted else "fast"
+        a, b = dequantized(a, first), dequantized(b.mT, second).mT
     sums = want = reference(a, b)
     if ending:
         want = ending.of(sums, torch.float64)
@@ -201,7 +248,7 @@ def check(out, a, b, *, accumulate=None, precision="ieee", ending=None, stepwise
         got = out.double()
         allowed = bound(
             sums, a, b, out.dtype, accumulate=accumulate, precision=precision, ending=ending,
-            stepwise=stepwise,
+            stepwise=stepwise, summed=summed,
         )  # fmt: skip
         ratio = (got - want).abs() / allowed
         same = (got == want) | (got.isnan() & want.isnan())

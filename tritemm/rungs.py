@@ -34,6 +34,7 @@ Rung = Literal[
     "cluster_split_k",
     "symmetric",
     "grouped",
+    "scaled",
 ]
 
 #: Where a rung's file lies, which bears its number too.

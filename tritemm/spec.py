@@ -25,6 +25,8 @@ TRITON_DTYPE = {
     torch.float32: tl.float32,
     torch.float64: tl.float64,
     torch.int8: tl.int8,
+    torch.float8_e4m3fn: tl.float8e4nv,
+    torch.float8_e5m2: tl.float8e5,
     torch.int32: tl.int32,
 }
 
@@ -97,6 +99,8 @@ class Limits:
     symmetric: bool = False
     #: Which of `Problem.groups` it computes.
     groups: str = ""
+    #: Which of `Problem.sums` it computes of operands with scales.
+    sums: tuple[str, ...] = ()
     #: Whether it can cut K into `Config.PARTS`.
     fixed_parts: bool = False
     #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile, in
@@ -201,6 +205,9 @@ class Kernel:
         if problem.groups and problem.groups not in self.limits.groups:
             axis = problem.groups.upper()
             return f"{axis} is cut into groups, and products of its batches are all of one size"
+        if problem.scales and problem.sums not in self.limits.sums:
+            how = {"whole": "have scales", "block": "have scales of blocks"}
+            return f"operands {how.get(problem.sums, 'of fp8 are promoted every 128 terms')}"
         return refusal(self.limits.needs, problem)
 
     def configs(self, problem: Problem) -> tuple[Config, ...]:
@@ -361,10 +368,12 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
 
     What a rung may name and the problem's epilogue doesn't have is None.
     """
-    names, residual = _names(kernel), problem.epilogue.residual
+    names, residual, scales = _names(kernel), problem.epilogue.residual, problem.scales
     values = {} if "SHAPE" in names else _constants(problem, config)
     values |= _NO_INPUTS
     values |= zip(_STRIDES, residual.strides if residual else (None,) * 4, strict=True)
+    of_scales = (*scales.a.strides[1:], *scales.b.strides[1:]) if scales else (None,) * 6
+    values |= zip(_SCALE_STRIDES, of_scales, strict=True)
     values |= kernel.arguments.fixed(problem, config)
     triton_private.settle(kernel.fn)  # for whoever compiles it
     return Launch(
@@ -381,8 +390,11 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
 
 
 #: What no problem has, until a launch is prepared for one; and a residual's strides.
-_NO_INPUTS = dict.fromkeys(("offs_ptr", "bias_ptr", "residual_ptr", "alpha", "beta"))
+_NO_INPUTS = dict.fromkeys(
+    ("offs_ptr", "scale_a_ptr", "scale_b_ptr", "bias_ptr", "residual_ptr", "alpha", "beta")
+)
 _STRIDES = ("stride_r0", "stride_r1", "stride_rm", "stride_rn")
+_SCALE_STRIDES = tuple(f"stride_s{operand}{axis}" for operand in ("a", "b") for axis in "1lk")
 
 
 @functools.cache
@@ -411,4 +423,7 @@ def _constants(problem: Problem, config: Config) -> dict[str, Any]:
         "ACC": TRITON_DTYPE[problem.accumulate],
         "BIAS": problem.epilogue.along,
         "ACTIVATION": problem.epilogue.activation,
+        "SUMS": problem.sums,
+        "A_LINES": problem.lines_per_scale[0],
+        "B_LINES": problem.lines_per_scale[1],
     }

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from ..kernels.device import cluster_mainloop, scheduler, wgmma
-from ..kernels.device.cluster_mainloop import BARRIERS, LINE
+from ..kernels.device.cluster_mainloop import BARRIERS
 from ..problem import Config, Constraint, Device, Matrix, Problem, field
 from ..runtime.triton_private import clusters_why_not
 from . import roles, sm90
@@ -14,6 +14,7 @@ from .gpus import clusters_at_once
 from .limits import COUNTED_K, PARTS
 from .lines import Box, Boxes, by_tma, major_of, once_per
 from .roles import A_RING, FITS, RoleTile, config_of, cut, facts, piece_columns
+from .scaled import WHOLE_K
 
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two.
 Numbers = tuple[int, int, int]
@@ -51,14 +52,13 @@ NEEDS_IN_PARTS = (
     COUNTED_K,
     *NEEDS,
     Constraint(
-        f"K is {{p.K}}; a cluster shares two steps of {LINE.value} or more",
-        lambda p: LINE.value < p.K,
+        "K is {p.K}; a cluster shares two steps of {p.line} or more", lambda p: p.line < p.K
     ),
 )
 HOLDS_COLUMNS = Constraint(
-    "BLOCK_N is {t.c.BLOCK_N}; multiples of 8 up to {t.most_columns} are possible with "
-    "{t.c.BLOCK_M} rows",
-    lambda t: t.c.BLOCK_N % sm90.COLUMN_STEP == 0 and 8 <= t.c.BLOCK_N <= t.most_columns,
+    "BLOCK_N is {t.c.BLOCK_N}; multiples of {t.facts.step} up to {t.most_columns} are possible "
+    "with {t.c.BLOCK_M} rows",
+    lambda t: t.c.BLOCK_N % t.facts.step == 0 and t.most_columns >= t.c.BLOCK_N,
 )
 WARPS = Constraint(
     "num_warps is {t.c.num_warps}; {t.possible} are possible{t.more}",
@@ -106,7 +106,7 @@ class ClusterTile(RoleTile):
         least = 16 * c.num_warps
         self.some_rows = (least,) if c.num_warps == 12 else (least, 2 * least)
         #: Bytes of all stages together.
-        lines = c.num_stages * c.BLOCK_K // LINE.value
+        lines = c.num_stages * c.BLOCK_K // p.line
         self.stages = lines * _line_bytes(c.BLOCK_M, c.BLOCK_N, self.facts.b_major)
 
     @property
@@ -116,7 +116,7 @@ class ClusterTile(RoleTile):
     @property
     def most_columns(self) -> int:
         """Columns whose accumulators the consumers' registers hold, at most."""
-        each = self.slabs * self.accumulators
+        each = self.slabs * self.accumulators + (self.facts.sums != "whole")
         return min(sm90.MOST_COLUMNS, 2 * self.most_accumulators // each)
 
     @property
@@ -128,7 +128,8 @@ class ClusterTile(RoleTile):
     @property
     def buffers(self) -> int:
         """As many as are of use; 0 if none fits."""
-        room = self.facts.shared - self.stages - self.apart - BARRIERS.value - sm90.RESERVE
+        apart = self.apart + self.of_scales
+        room = self.facts.shared - self.stages - apart - BARRIERS.value - sm90.RESERVE
         if not by_tma(self.c_major):  # Triton pads what it exchanges between threads
             return int(self.buffer + self.buffer // 8 <= room)
         most = sm90.MOST_NARROW_BUFFERS if self.piece == 8 else sm90.MOST_BUFFERS
@@ -138,14 +139,14 @@ class ClusterTile(RoleTile):
     def boxes(self) -> Boxes:
         """Boxes for `load_lines`."""
         p, c = self.p, self.c
-        a, b = _lines(p.a, "N", c.BLOCK_M), _lines(p.b, "T", c.BLOCK_N)[::-1]
+        a, b = _lines(p.a, "N", c.BLOCK_M, p.line), _lines(p.b, "T", c.BLOCK_N, p.line)[::-1]
         out = Box.of_c(p, sm90.ROWS, self.columns)
         return Boxes(Box.of(p, p.a, *a), Box.of(p, p.b, *b), out)
 
 
-def _lines(matrix: Matrix, along_k: str, lines: int) -> tuple[int, int]:
+def _lines(matrix: Matrix, along_k: str, lines: int, line: int) -> tuple[int, int]:
     """Lines and elements of K of a box; along K it has as many lines as a tile."""
-    return (lines if major_of(matrix) == along_k else sm90.ROWS), LINE.value
+    return (lines if major_of(matrix) == along_k else sm90.ROWS), line
 
 
 class Multicast(ClusterTile):
@@ -159,7 +160,10 @@ class Multicast(ClusterTile):
         WARPS,
         field("CLUSTER", "2 or 4 programs can share", lambda n: n in sm90.SHARING),
         *TILE,
-        field("BLOCK_K", "64 is possible", lambda n: n == LINE.value),
+        Constraint(
+            "BLOCK_K is {t.c.BLOCK_K}; {t.p.line} is possible", lambda t: t.p.line == t.c.BLOCK_K
+        ),
+        WHOLE_K,
         Constraint(
             "SPLIT_K is {t.c.SPLIT_K}; {t.least} or more are possible",
             lambda t: t.least <= t.c.SPLIT_K,
@@ -260,8 +264,11 @@ class Split(Multicast):
     """Several clusters share a tile's K; consumers share a tile, or take turns."""
 
     least = 2
-    #: For any problem whose K can be cut.
-    for_any = (config_of(128, 128, 64, 8, 4, 2, 2),)
+
+    @staticmethod
+    def for_any(problem: Problem) -> tuple[Config, ...]:
+        """One for any problem whose K can be cut."""
+        return (config_of(128, 128, problem.line, 8, 4, 2, 2),)
 
 
 @once_per(facts)
@@ -292,14 +299,14 @@ def fitted(
     space, device = problem.space, problem.device
     found: dict = {}
     rows, columns, programs = SMALLEST
-    steps = problem.K // LINE.value
+    steps = problem.K // problem.line
     parts = max(1, min(steps // LEAST_STEPS, max(counts or COUNTS)))
     if deep:
         parts = max(parts, min(steps // LONG_STEPS, sm90.MOST_PARTS))
     if space.elements * parts < rows * columns * clusters_at_once(programs, device):
         return ()
     for rows, warps, programs, least, most in table:
-        step = 16 if counts else sm90.COLUMN_STEP  # parts are added up in pieces of 16 or more
+        step = 16 if counts else facts(problem).step  # parts are added up in pieces of 16 or more
         if problem.N + step <= least:
             continue
         # Programs that share B stand one below the other, those that share A side by side.
@@ -329,7 +336,8 @@ def offered(
 
 def as_wide(problem: Problem, tiles: Sequence[Wide]) -> tuple[Config, ...]:
     """The `tiles` with all columns of C, if these are few."""
-    columns = -(-problem.N // sm90.COLUMN_STEP) * sm90.COLUMN_STEP
+    step = facts(problem).step
+    columns = -(-problem.N // step) * step
     if columns > FEW_COLUMNS:
         return ()
     stages = _most_stages(problem)
@@ -339,7 +347,7 @@ def as_wide(problem: Problem, tiles: Sequence[Wide]) -> tuple[Config, ...]:
 
 def _most_stages(problem: Problem, split: int = 1) -> int:
     """Stages that are of use where K is in so many parts."""
-    return min(DEEPEST, max(STAGES, problem.K // (LINE.value * split * STEPS)))
+    return min(DEEPEST, max(STAGES, problem.K // (problem.line * split * STEPS)))
 
 
 def fitted_in_parts(problem: Problem, table: Sequence[Fitted]) -> tuple[Config, ...]:
@@ -381,7 +389,7 @@ def deepest(
     several = (8, 2, 1) if unit(columns) == 8 else (2, 1)
     for least in several if warps == sm90.WARPGROUP and buffers > 1 else (1,):
         for stages in range(most, 2, -1):
-            config = config_of(rows, columns, LINE.value, warps, stages, split, programs)
+            config = config_of(rows, columns, problem.line, warps, stages, split, programs)
             tile = Multicast(problem, config)
             if tile.buffers >= least and HOLDS_COLUMNS.holds(tile):
                 return config

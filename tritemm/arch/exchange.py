@@ -5,19 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from ..kernels.device.cluster_mainloop import LINE
 from ..problem import Config, Constraint, Device, Problem, field
 from . import sm90
 from .clusters import HOLDS_COLUMNS, RING, TILE, WARPS, ClusterTile
 from .gpus import clusters_at_once
 from .limits import PARTS
 from .lines import once_per
-from .roles import config_of, cut, facts, piece_columns
+from .roles import Facts, config_of, cut, facts, piece_columns
 
-#: BLOCK_M, BLOCK_N, BLOCK_K, and the warps of a tile, with as many stages as fit.
+#: BLOCK_M, BLOCK_N, BLOCK_K of 16-bit elements, and the warps of a tile; as many stages as fit.
 Numbers = tuple[int, int, int, int]
 #: Elements of K of a step; stages at most.
-DEPTHS, DEEPEST = range(LINE.value, 257, LINE.value), 12
+MOST_DEPTH, DEEPEST = 256, 12
 #: Bytes of partial sums, at most, that have room of their own; more of them lie where the stages
 #: did.
 APART = 24 * 1024
@@ -36,7 +35,11 @@ class Exchanging(ClusterTile):
     needs = (
         WARPS,
         *TILE,
-        field("BLOCK_K", "multiples of 64 up to 256 are possible", lambda n: n in DEPTHS),
+        Constraint(
+            "BLOCK_K is {t.c.BLOCK_K}; multiples of {t.p.line} "
+            f"up to {MOST_DEPTH} are possible",
+            lambda t: t.c.BLOCK_K % t.p.line == 0 and t.c.BLOCK_K <= MOST_DEPTH,
+        ),
         field(
             "SPLIT_K",
             f"clusters of 2 to {sm90.MOST_EXCHANGING} programs are possible",
@@ -82,12 +85,17 @@ def fitted(problem: Problem, tiles: tuple[Numbers, ...]) -> tuple[Config, ...]:
     if not sm90.has_wgmma(problem.device):
         return ()
     found, device = [], problem.device
-    for tile in _with_narrow(tiles, problem.N):
+    for tile in _with_narrow(tiles, problem.N, facts(problem)):
         count = problem.space.tiles(*tile[:2])
         if 2 * count <= device.sms:
             for split in _splits(count, -(-problem.K // tile[2]), device):
                 found.append(deepest(problem, *tile, split))
     return tuple(filter(None, found))
+
+
+def first(problem: Problem, tile: Numbers) -> Config | None:
+    """The config of a tile in clusters of 2 programs, whether or not they find room at once."""
+    return deepest(problem, *_as_deep((tile,), problem.itemsize)[0], 2)
 
 
 def ordered(tiles: tuple[Numbers, ...]) -> Callable[[Problem, int], Sequence[Config]]:
@@ -102,7 +110,7 @@ def ordered(tiles: tuple[Numbers, ...]) -> Callable[[Problem, int], Sequence[Con
         room = clusters_at_once(parts, problem.device)
         found = (
             deepest(problem, *tile, parts)
-            for tile in _with_narrow(tiles, min(problem.M, problem.N))
+            for tile in _with_narrow(tiles, min(problem.M, problem.N), facts(problem))
             if problem.space.tiles(*tile[:2]) <= room
         )
         return tuple(cut(config, parts, parts) for config in found if config)
@@ -111,13 +119,18 @@ def ordered(tiles: tuple[Numbers, ...]) -> Callable[[Problem, int], Sequence[Con
 
 
 @functools.lru_cache(maxsize=4096)
-def _with_narrow(tiles: tuple[Numbers, ...], columns: int) -> tuple[Numbers, ...]:
-    """The tiles with some for at most 64 columns."""
-    if columns > 64:
-        return tiles
-    sizes = sorted({8, 16, 32, -(-columns // 8) * 8})
-    sizes = [n for n in sizes if n < 2 * columns and n != 64]
-    return tiles + tuple((m, n, 128, m // 16) for m in (64, 128) for n in sizes)
+def _with_narrow(tiles: tuple[Numbers, ...], columns: int, known: Facts) -> tuple[Numbers, ...]:
+    """The tiles, and some for at most 64 columns."""
+    if columns <= 64:
+        sizes = sorted({8, 16, 32, -(-columns // known.step) * known.step})
+        sizes = [n for n in sizes if n < 2 * columns and n != 64]
+        tiles += tuple((m, n, 128, m // 16) for m in (64, 128) for n in sizes)
+    return _as_deep(tiles, known.size)
+
+
+def _as_deep(tiles: tuple[Numbers, ...], size: int) -> tuple[Numbers, ...]:
+    """The tiles of 16-bit elements with steps of as many bytes, of elements of `size` bytes."""
+    return tuple((m, n, 2 * k // size, warps) for m, n, k, warps in tiles)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -13,7 +13,7 @@ from ..spec import Arguments
 from .limits import PLAIN_ONLY, in_registers, launchable
 from .lines import c_major, major_of, readable
 from .pointers import POINTERS
-from .roles import NO_INTERPRETER, SIXTEEN_BITS
+from .roles import NO_INTERPRETER
 
 #: Who refuses what can't be copied 16 bytes at a time.
 BY = "a copy of 16 bytes"
@@ -37,7 +37,9 @@ def classic_config(
 NEEDS = (
     PLAIN_ONLY,
     NO_INTERPRETER,
-    SIXTEEN_BITS,
+    Constraint(
+        "operands of 16 bits are needed, and these are {p.a.dtype}", lambda p: p.itemsize == 2
+    ),
     Constraint(
         "sums of {p.a.dtype} are kept in float32",
         lambda p: p.accumulate != torch.float16 or p.a.dtype == torch.float16,

@@ -56,14 +56,15 @@ def turned(problem: Problem) -> str:
     dtype = problem.a.dtype
     if problem.by_ffma:
         return min("ba", key=problem.copied) if problem.layout == "NT" else ""
-    if dtype not in (torch.int8, torch.float32):
+    if dtype.itemsize > 1 and dtype != torch.float32:
         return ""
     return "a" * (problem.a.layout != "N") + "b" * (problem.b.layout != "T")
 
 
 def better_swapped(problem: Problem) -> bool:
-    """Whether FFMA has B by rows of swapped operands alone."""
-    return problem.by_ffma and problem.layout == "TT"
+    """Whether FFMA has B by rows of swapped operands alone, or scales of each row are A's then."""
+    rows = problem.sums == "block" and problem.lines_per_scale[0] != 1 == problem.lines_per_scale[1]
+    return (problem.by_ffma and problem.layout == "TT") or rows
 
 
 def lacks_registers(rung: Kernel, problem: Problem, config: Config) -> bool:

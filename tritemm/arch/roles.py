@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from ..kernels.device import epilogue_ops, split_k, subtile
+from ..kernels.device import epilogue_ops, scale_ring, split_k, subtile
 from ..kernels.device.shape import Shape
 from ..problem import (
     GATED,
@@ -39,22 +39,30 @@ MOST_GROUPS = 512
 #: that takes long to write. TMA stores nothing while it loads, be it zeros: where K is short, C
 #: waits for what is loaded.
 SHORT_K, LARGE_SIDES = 32, 256
+#: Scales of a piece of their ring.
+PIECE = scale_ring.PIECE.value
 #: Types of operands, in PTX.
-TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "tf32"}
+TYPES = {
+    torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "tf32", torch.int8: "s8",
+    torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2",
+}  # fmt: skip
 
 NO_INTERPRETER = Constraint(
     "Gluon kernels don't run in Triton's interpreter", lambda p: p.device != INTERPRETER
 )
-SIXTEEN_BITS = Constraint(
-    "operands of 16 bits are needed, and these are {p.a.dtype}",
-    lambda p: p.a.dtype in (torch.float16, torch.bfloat16),
+NARROW = Constraint(
+    "operands of 16 or 8 bits are needed, and these are {p.a.dtype}", lambda p: p.itemsize <= 2
+)
+BYTES_ALONG_K = Constraint(
+    "a and b are stored {p.layout}, and WGMMA reads 8-bit operands along K: NT",
+    lambda p: p.itemsize > 1 or (major_of(p.a), major_of(p.b)) == ("N", "T"),
 )
 HAS_WGMMA = Constraint(
     "WGMMA needs compute capability 9.0; {p.device.name} has {p.device.version}",
     lambda p: sm90.has_wgmma(p.device),
 )
-IN_FP32 = Constraint(
-    "sums are kept in float32, not in {p.accumulate}", lambda p: p.accumulate == torch.float32
+IN_32_BITS = Constraint(
+    "sums are kept in 32 bits, not in {p.accumulate}", lambda p: p.accumulate.itemsize == 4
 )
 
 
@@ -89,16 +97,20 @@ def typical_k(problem: Problem) -> float:
 
 
 @kept
-def sixteen_bits(problem: Problem) -> str | None:
+def narrow_operands(problem: Problem) -> str | None:
     """What nearly all of the rungs need, found once."""
-    needs = NO_INTERPRETER, HAS_WGMMA, SIXTEEN_BITS, IN_FP32, readable, counted, grouped
-    return refusal(needs, problem)
+    return refusal(_OF_ALL, problem)
+
+
+_OF_ALL = (
+    NO_INTERPRETER, HAS_WGMMA, NARROW, IN_32_BITS, readable, BYTES_ALONG_K, counted, grouped,
+)  # fmt: skip
 
 
 @kept
 def single_columns(problem: Problem) -> str | None:
     """Why a rung that finishes columns one by one can't run, found once."""
-    return refusal((SINGLE_COLUMNS, sixteen_bits), problem)
+    return refusal((SINGLE_COLUMNS, narrow_operands), problem)
 
 
 #: What the rungs need that finish columns one by one.
@@ -117,6 +129,9 @@ class Facts(NamedTuple):
     a_registers: bool  # WGMMA takes A from registers: a tf32 one that is not stored along K
     per_column: int  # `EpilogueSpec`
     symmetric: bool
+    sums: str  # `Problem`
+    b_lines: int
+    step: int  # of which the columns of a tile of any width are multiples
 
 
 @kept
@@ -126,6 +141,7 @@ def facts(problem: Problem) -> Facts:
         problem.device.shared, problem.itemsize, problem.c.dtype.itemsize, major_of(problem.b),
         by_tma(c_major(problem)), c_major(problem) == "N", a_registers,
         problem.epilogue.per_column, problem.epilogue.symmetric,
+        problem.sums, problem.lines_per_scale[1], sm90.column_step(problem.a.dtype),
     )  # fmt: skip
 
 
@@ -160,9 +176,9 @@ def piece_columns(columns: int, programs: int) -> int:
     return min(widths, key=lambda width: -(-columns // (width * programs)) * (width + 4))
 
 
-def partial_sums(floats: int, tiles: int) -> Room:
+def partial_sums(problem: Problem, count: int, tiles: int) -> Room:
     """Room for so many partial sums, and for a counter per tile."""
-    return Room(floats, torch.float32, tiles)
+    return Room(count, problem.accumulate, tiles)
 
 
 A_RING = field("num_stages", "a ring needs 2 or more", lambda n: n >= 2)
@@ -220,7 +236,16 @@ class RoleTile(Tile):
         whole, in_parts, mirrored = sm90.ACCUMULATORS[self.sharers]
         if self.facts.symmetric and not self.in_squares:
             return mirrored
-        return in_parts if self.accumulators > 1 else whole
+        return in_parts if self.accumulators > 1 or self.facts.sums != "whole" else whole
+
+    @property
+    def of_scales(self) -> int:
+        """Bytes of the ring of scales, if there is one."""
+        if self.facts.sums != "block":
+            return 0
+        columns = self.c.BLOCK_N if self.facts.b_lines == 1 else 1
+        pieces = -(-self.c.BLOCK_M // PIECE) - (-columns // PIECE)
+        return self.c.num_stages * pieces * PIECE * 4
 
     @property
     def tiles(self) -> int:
@@ -233,8 +258,8 @@ class RoleTile(Tile):
         if config.SPLIT_K == 1:
             return None
         tile = cls(problem, config)
-        floats = tile.tiles * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
-        return partial_sums(floats, tile.tiles * tile.sharers)
+        count = tile.tiles * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
+        return partial_sums(problem, count, tile.tiles * tile.sharers)
 
     def described(self, a, b, c) -> dict[str, Any]:
         """Descriptors of the boxes, and C's address."""
@@ -281,19 +306,21 @@ class RoleTile(Tile):
     @property
     def shape(self) -> Shape:
         p, c, after, boxes = self.p, self.c, self.p.epilogue, self.boxes
-        plain = after == PLAIN  # C gets the accumulator
+        plain = after == PLAIN and (p.scales is None or p.sums == "block")  # C gets the accumulator
         if after.symmetric:
             plain = dataclasses.replace(after, symmetric=False) == PLAIN
         return _shape(
             c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_stages, self.of_tile, self.consumers, self.rows,
             c.ORDER, c.GROUP_M, c.SPLIT_K, c.CLUSTER, self.columns,
             A_MAJOR=boxes.a.major, B_MAJOR=boxes.b.major, C_MAJOR=self.c_major,
-            BATCHED=p.batched, WIDE=p.wide, TYPE=TYPES[p.a.dtype], BUFFERS=self.buffers,
+            BATCHED=p.batched, WIDE=p.wide, BUFFERS=self.buffers,
+            TYPE=f"{TYPES[p.a.dtype]}.{TYPES[p.b.dtype]}",
             SHARED=self.shared, TOGETHER=self.together, PARTS=c.PARTS, PLAIN=plain,
             TRIANGULAR=after.symmetric, LINES=_in_lines(p), BIAS=after.along,
             GATED=after.per_column > 1, ACTIVATION=GATED.get(after.activation, after.activation),
             RING=self.stages + self.apart, SLOTS=self.stages if self.apart else 0, LATE=self.late,
             GROUPS=p.groups, MOST_GROUPS=_counted(p),
+            SUMS=p.sums, A_LINES=p.lines_per_scale[0], B_LINES=p.lines_per_scale[1],
         )  # fmt: skip
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 #: Compute capability; what is older has no kernel here.
 CAPABILITY = (8, 0)
+#: And what tensor cores need to multiply fp8.
+FP8_CAPABILITY = (8, 9)
 #: Programs of a launch: the first dimension of a CUDA grid.
 MOST_PROGRAMS = 2**31 - 1
 #: Warps of a program.

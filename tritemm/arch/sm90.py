@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..machine.driver import MOST_PROGRAMS
 from ..problem import INTERPRETER, Device
 
@@ -54,6 +56,11 @@ def has_tma(device: Device) -> bool:
 def has_wgmma(device: Device) -> bool:
     """Whether WGMMA multiplies; Triton's interpreter is taken for a device that has it."""
     return device.capability[0] == CAPABILITY[0]
+
+
+def column_step(dtype: torch.dtype) -> int:
+    """Columns of which those that WGMMA multiplies are multiples: of int8, if there are many."""
+    return 2 * COLUMN_STEP if dtype == torch.int8 else COLUMN_STEP
 
 
 def launches_early(device: Device) -> bool:

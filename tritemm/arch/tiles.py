@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..kernels.device import mainloop
-from ..problem import Config, Constraint, Need, Problem, kept, refusal
+from ..problem import BLOCK, Config, Constraint, Need, Problem, kept, refusal
 from . import sm90
 from .limits import PARTS, counted
 from .lines import Box, Boxes, line_refusal, major_of, once_per, readable
@@ -18,17 +18,18 @@ from .roles import (
     A_RING,
     FITS,
     HAS_WGMMA,
-    IN_FP32,
+    IN_32_BITS,
     NO_INTERPRETER,
     RoleTile,
     config_of,
     cut,
     facts,
     grouped,
+    narrow_operands,
     piece_columns,
-    sixteen_bits,
     typical_k,
 )
+from .scaled import IN_BLOCKS, WHOLE_K
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; BLOCK_K of elements of 16 bits.
 Numbers = tuple[int, int, int, int, int]
@@ -62,11 +63,18 @@ _PAIRS = (
 
 
 #: What the rungs need that take pairs.
-NEEDS_PAIRS = (*_PAIRS, sixteen_bits)
+NEEDS_PAIRS = (
+    *_PAIRS,
+    Constraint(
+        "{p.epilogue.activation} takes pairs of columns, and scales of blocks are of one column",
+        lambda p: p.epilogue.per_column == 1 or p.sums != "block",
+    ),
+    narrow_operands,
+)
 #: Of tf32, which WGMMA reads in shared memory along K alone; it takes an A that is stored otherwise
 #: from registers (`fragments`).
 NEEDS_TF32 = (
-    _TF32_ALONG_K, *_PAIRS, NO_INTERPRETER, HAS_WGMMA, IN_FP32, readable, counted, grouped,
+    _TF32_ALONG_K, *_PAIRS, NO_INTERPRETER, HAS_WGMMA, IN_32_BITS, readable, counted, grouped,
 )  # fmt: skip
 
 
@@ -120,7 +128,23 @@ SLABS = Constraint(
         t.sharers == 1
         or (t.more and (t.c.BLOCK_M, t.c.num_warps) == (192, 4))
         or (t.facts.symmetric and t.sharers == 2)
+        or t.facts.sums != "whole"
     ),
+)
+#: Sums that are promoted step by step, one slab of a consumer after another.
+PROMOTED = (
+    IN_BLOCKS,
+    Constraint(
+        "BLOCK_M is {t.c.BLOCK_M} with {t.c.num_warps} warps; multiples of 64 for each 4 warps are "
+        "possible where sums are promoted",
+        lambda t: t.facts.sums == "whole" or t.c.BLOCK_M % (t.rows * t.sharers) == 0,
+    ),
+    Constraint(
+        "BLOCK_N is {t.c.BLOCK_N}; 128 columns have a scale together, so a divisor of them is "
+        "possible",
+        lambda t: t.facts.sums != "block" or t.facts.b_lines == 1 or BLOCK % t.c.BLOCK_N == 0,
+    ),
+    WHOLE_K,
 )
 
 
@@ -157,6 +181,7 @@ class PowerTile(RoleTile):
             lambda t: t.least_columns <= t.c.BLOCK_N,
         ),
         *HALVES,
+        *PROMOTED,
         ACCUMULATORS,
         FRAGMENTS,
         A_RING,
@@ -170,8 +195,11 @@ class PowerTile(RoleTile):
         self.rows = c.BLOCK_M & -c.BLOCK_M  # the largest power of two that divides it
         if known.symmetric and not known.a_registers and c.BLOCK_M % sm90.ROWS == 0:
             self.rows, self.of_tile = sm90.ROWS, sm90.WARPGROUP
-        self.warps, threads = self.of_tile, 32 * self.of_tile
         self.sharers = c.BLOCK_M // self.rows
+        if known.sums != "whole":
+            self.rows, self.of_tile = sm90.ROWS, sm90.WARPGROUP
+            self.sharers = max(1, c.num_warps // sm90.WARPGROUP)
+        self.warps, threads = self.of_tile, 32 * self.of_tile
         self.consumers = max(self.own, self.sharers)
         depths = sm90.DEPTHS + sm90.SHORT_DEPTHS * (typical_k(p) < math.inf)
         self.depths = [size // known.size for size in depths]
@@ -183,7 +211,9 @@ class PowerTile(RoleTile):
         self.half_step = sm90.LINE_BYTES // known.size if by_rows else sm90.COLUMN_STEP
         self.odd_halves = [half for half in self.halves if half % (2 * self.half_step)]
         #: Registers of a thread: accumulators, and these with an A that WGMMA takes from there.
-        self.of_a_thread = self.accumulators * self.rows * c.BLOCK_N // threads
+        partial = self.rows * self.halves[0] if known.sums != "whole" else 0
+        own = self.accumulators * c.BLOCK_M // self.sharers * c.BLOCK_N
+        self.of_a_thread = (own + partial) // threads
         with_a = self.accumulators * c.BLOCK_N + c.BLOCK_K
         self.with_fragments = -(-c.BLOCK_M * with_a // threads)
 
@@ -207,7 +237,7 @@ class PowerTile(RoleTile):
     def columns(self) -> int:
         known = self.facts
         stages = self.c.num_stages * (self.c.BLOCK_M + self.c.BLOCK_N) * self.c.BLOCK_K * known.size
-        room = known.shared - sm90.RESERVE - stages
+        room = known.shared - sm90.RESERVE - stages - self.of_scales
         pieces = known.symmetric or not known.c_by_tma
         most = self.limit or (POINTER_COLUMNS if pieces else self.c.BLOCK_N)
         columns = min(half for half in self.halves if half) // known.per_column
@@ -244,11 +274,15 @@ class PowerTile(RoleTile):
         tiles: tuple[Numbers, ...],
         narrow: tuple[Numbers, ...],
         short: tuple[tuple[int, Numbers], ...] = (),
+        promoted: tuple[Numbers, ...] = (),
     ) -> Callable[[Problem], tuple[Config, ...]]:
         """`Limits.configs` of a rung: those of the `tiles` that fit; the `narrow` ones of groups of
-        columns, which may be few; the first of the `short` that is for so long a K of a group."""
+        columns, which may be few; the first of the `short` that is for so long a K of a group; the
+        `promoted` ones of such sums."""
 
         def configs(problem: Problem) -> tuple[Config, ...]:
+            if problem.sums != "whole":
+                return fitting(problem, cls, promoted)
             some = narrow if problem.groups == "n" else tiles
             some = next(((tile,) for most, tile in short if typical_k(problem) <= most), some)
             return fitting(problem, cls, some + (of_few_rows(problem) if cls.own == 1 else ()))

@@ -301,6 +301,8 @@ def operands(problem: Problem) -> tuple[torch.Tensor | float, ...]:
     ]
     if problem.groups:
         abc.append(torch.empty(problem.batch, dtype=torch.int32, device="meta"))
+    if problem.scales:
+        abc += [_meta(m, (1, problem.batch)) for m in (problem.scales.a, problem.scales.b)]
     if spec.bias:
         length = problem.M if spec.along == "m" else problem.N
         length *= problem.batch if problem.groups else 1

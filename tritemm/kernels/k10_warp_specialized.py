@@ -20,7 +20,10 @@ from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.groups import make_scheduler
 from .device.mainloop import make_mainloop
+from .device.promote import slabs_each
 from .device.roles import load, run_roles
+from .device.scale_ring import make_scale_ring
+from .device.scales import ScaleStrides
 from .device.scheduler import SIZES
 
 
@@ -34,7 +37,7 @@ def compute(args, WHICH: gl.constexpr):
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
         acc, n = accumulate(loop, n, unit, work, WHICH)
-        out.store(acc, unit, WHICH, WHICH)
+        out.store(acc, unit, WHICH, WHICH * slabs_each(work.SHAPE))
     out.tail()
 
 
@@ -43,17 +46,24 @@ def warp_specialized_kernel(
     a_desc, b_desc, b1_desc, c_desc, c_ptr, offs_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
+    scale_a_ptr, scale_b_ptr,
+    stride_sa1, stride_sal, stride_sak, stride_sb1, stride_sbl, stride_sbk,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
-    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
+    sa_strides = ScaleStrides(stride_sa1, stride_sal, stride_sak)
+    sb_strides = ScaleStrides(stride_sb1, stride_sbl, stride_sbk)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, r_strides,
+        scale_a_ptr, scale_b_ptr, sa_strides, sb_strides,
+    )  # fmt: skip
     gdc_launch_dependents()
     work = make_scheduler(M, N, K, B0, B1, offs_ptr, SHAPE)
-    loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
+    loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE, make_scale_ring(epilogue, M, N, SHAPE))
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
-    run_roles(compute, load, (work, loop, out), SHAPE.CONSUMERS)
+    run_roles(compute, load, (work, loop, out), SHAPE.CONSUMERS, SHAPE.SUMS == "block")
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.
@@ -62,8 +72,9 @@ TILES = (
     (192, 128, 64, 4, 5), (128, 192, 64, 8, 4), (128, 128, 64, 8, 6), (128, 64, 64, 4, 8),
     (64, 256, 64, 4, 4), (64, 128, 64, 4, 7),
 )  # fmt: skip
+PROMOTED = (256, 128, 64, 8, 4), (128, 128, 64, 8, 6), (64, 128, 64, 4, 7)
 NARROW = (128, 32, 128, 4, 5), (128, 16, 128, 4, 5)
-TILES_OF = Cooperative.menu(TILES, NARROW)
+TILES_OF = Cooperative.menu(TILES, NARROW, promoted=PROMOTED)
 
 
 def grid(problem, config):
@@ -75,7 +86,7 @@ KERNEL = TritonKernel(
     grid=grid, interpreted=None,
     limits=Limits(
         TILES_OF, needs=(pairs_or_tf32,), tile=Cooperative, fixed_parts=True,
-        symmetric=True, groups="mnk",
+        symmetric=True, groups="mnk", sums=("whole", "promoted", "block"),
         ordered=Cooperative.whole(TILES_OF),
     ),
     policy=Policy(supersedes=True, suits=lambda p: typical_k(p) > SHORT_K, swap=spares_a_copy),

@@ -21,6 +21,7 @@ from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.groups import make_scheduler
 from .device.mainloop import make_barriers, make_mainloop, mbarrier
 from .device.roles import load, run_roles
+from .device.scales import ScaleStrides
 from .device.scheduler import SIZES
 
 
@@ -53,12 +54,19 @@ def pingpong_kernel(
     a_desc, b_desc, b1_desc, c_desc, c_ptr, offs_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
+    scale_a_ptr, scale_b_ptr,
+    stride_sa1, stride_sal, stride_sak, stride_sb1, stride_sbl, stride_sbk,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
-    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
+    sa_strides = ScaleStrides(stride_sa1, stride_sal, stride_sak)
+    sb_strides = ScaleStrides(stride_sb1, stride_sbl, stride_sbk)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, r_strides,
+        scale_a_ptr, scale_b_ptr, sa_strides, sb_strides,
+    )  # fmt: skip
     gdc_launch_dependents()
     work = make_scheduler(M, N, K, B0, B1, offs_ptr, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
@@ -84,7 +92,8 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=pingpong_kernel, arguments=Pingpong.arguments(),
     grid=grid, interpreted=None,
     limits=Limits(
-        Pingpong.menu(TILES, NARROW, SHORT), needs=NEEDS_PAIRS, tile=Pingpong, groups="mnk"
+        Pingpong.menu(TILES, NARROW, SHORT), needs=NEEDS_PAIRS, tile=Pingpong, groups="mnk",
+        sums=("whole",),
     ),
     cost=CostHint(0.99, persistent=True, epilogue_overlap=0.9, pingpong=True),
 )  # fmt: skip

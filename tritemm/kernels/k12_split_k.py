@@ -21,6 +21,7 @@ from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import make_mainloop
 from .device.roles import load, run_roles
+from .device.scales import ScaleStrides
 from .device.scheduler import SIZES, Scheduler
 from .device.split_k import SplitK
 
@@ -46,12 +47,19 @@ def split_k_kernel(
     a_desc, b_desc, b1_desc, c_desc, c_ptr, partials_ptr, counters_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
+    scale_a_ptr, scale_b_ptr,
+    stride_sa1, stride_sal, stride_sak, stride_sb1, stride_sbl, stride_sbk,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
-    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
+    sa_strides = ScaleStrides(stride_sa1, stride_sal, stride_sak)
+    sb_strides = ScaleStrides(stride_sb1, stride_sbl, stride_sbk)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, r_strides,
+        scale_a_ptr, scale_b_ptr, sa_strides, sb_strides,
+    )  # fmt: skip
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
@@ -80,7 +88,7 @@ KERNEL = TritonKernel(
     grid=grid, interpreted=None,
     limits=Limits(
         configs, needs=(SINGLE_COLUMNS, COUNTED_K, pairs_or_tf32), tile=Split, fixed_parts=True,
-        in_order=False, ordered=shared_parts(TILES), symmetric=True,
+        in_order=False, ordered=shared_parts(TILES), symmetric=True, sums=("whole",),
     ),
     policy=Policy(swap=spares_a_copy),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.3, a_registers=True),

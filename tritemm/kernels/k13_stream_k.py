@@ -21,6 +21,7 @@ from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import make_mainloop
 from .device.roles import run_roles
+from .device.scales import ScaleStrides
 from .device.scheduler import SIZES, Scheduler
 from .device.split_k import SplitK
 from .device.stream_k import stream_k
@@ -59,12 +60,19 @@ def stream_k_kernel(
     a_desc, b_desc, b1_desc, c_desc, c_ptr, partials_ptr, counters_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
+    scale_a_ptr, scale_b_ptr,
+    stride_sa1, stride_sal, stride_sak, stride_sb1, stride_sbl, stride_sbk,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
-    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
+    sa_strides = ScaleStrides(stride_sa1, stride_sal, stride_sak)
+    sb_strides = ScaleStrides(stride_sb1, stride_sbl, stride_sbk)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, r_strides,
+        scale_a_ptr, scale_b_ptr, sa_strides, sb_strides,
+    )  # fmt: skip
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
@@ -98,13 +106,15 @@ def grid(problem, config):
 
 def workspace(problem, config):
     programs = grid(problem, config)
-    return partial_sums(2 * programs * config.BLOCK_M * config.BLOCK_N, programs)
+    return partial_sums(problem, 2 * programs * config.BLOCK_M * config.BLOCK_N, programs)
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=stream_k_kernel, arguments=StreamK.arguments(workspace),
     grid=grid, interpreted=None,
-    limits=Limits(configs, needs=(COUNTED_K, *NEEDS), tile=StreamK, in_order=False),
+    limits=Limits(
+        configs, needs=(COUNTED_K, *NEEDS), tile=StreamK, in_order=False, sums=("whole",)
+    ),
     policy=Policy(suits=suits),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.3, stream_k=True),
 )  # fmt: skip

@@ -22,6 +22,8 @@ from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.ptx import cluster_sync
+from .device.scale_ring import make_scale_ring
+from .device.scales import ScaleStrides
 from .device.scheduler import SIZES, Scheduler
 
 
@@ -35,7 +37,7 @@ def compute(args, WHICH: gl.constexpr):
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
-        acc, n = accumulate(loop, n, unit, work)
+        acc, n = accumulate(loop, n, unit, work, WHICH)
         if work.SHAPE.LATE and WHICH == 0:
             gdc_launch_dependents()
         out.store(acc, unit, WHICH, loop.SLAB)
@@ -48,19 +50,28 @@ def cluster_kernel(
     a_desc, b_desc, c_desc, c_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
+    scale_a_ptr, scale_b_ptr,
+    stride_sa1, stride_sal, stride_sak, stride_sb1, stride_sbl, stride_sbk,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
-    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
+    sa_strides = ScaleStrides(stride_sa1, stride_sal, stride_sak)
+    sb_strides = ScaleStrides(stride_sb1, stride_sbl, stride_sbk)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, r_strides,
+        scale_a_ptr, scale_b_ptr, sa_strides, sb_strides,
+    )  # fmt: skip
     if not SHAPE.LATE:
         gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     KERNEL_NAME: gl.constexpr = cluster_kernel.__name__
-    loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE)
+    scales = make_scale_ring(epilogue, M, N, SHAPE)
+    loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE, scales=scales)
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
-    run_in_cluster(compute, load_in_cluster, (work, loop, out), SHAPE.CONSUMERS)
+    COPIES: gl.constexpr = SHAPE.SUMS == "block"
+    run_in_cluster(compute, load_in_cluster, (work, loop, out), SHAPE.CONSUMERS, COPIES=COPIES)
 
 
 #: BLOCK_M, BLOCK_N, warps; the one for large problems first.
@@ -87,6 +98,7 @@ KERNEL = TritonKernel(
     limits=Limits(
         configs, needs=NEEDS, tile=Cooperative, odd_tiles=True, fixed_parts=True,
         ordered=Cooperative.whole(configs), symmetric=True,
+        sums=("whole", "promoted", "block"),
     ),
     policy=Policy(swap=worth_swapping),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.75),

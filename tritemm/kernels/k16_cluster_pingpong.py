@@ -18,6 +18,7 @@ from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.ptx import barrier_arrive, barrier_wait, cluster_sync
+from .device.scales import ScaleStrides
 from .device.scheduler import SIZES, Scheduler
 
 
@@ -55,12 +56,19 @@ def cluster_pingpong_kernel(
     a_desc, b_desc, c_desc, c_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
+    scale_a_ptr, scale_b_ptr,
+    stride_sa1, stride_sal, stride_sak, stride_sb1, stride_sbl, stride_sbk,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
-    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
+    sa_strides = ScaleStrides(stride_sa1, stride_sal, stride_sak)
+    sb_strides = ScaleStrides(stride_sb1, stride_sbl, stride_sbk)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, r_strides,
+        scale_a_ptr, scale_b_ptr, sa_strides, sb_strides,
+    )  # fmt: skip
     if not SHAPE.LATE:
         gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
@@ -96,7 +104,8 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_pingpong_kernel, interpreted=None,
     arguments=Pingpong.arguments(), grid=Pingpong.grid, clusters=Pingpong.programs,
     limits=Limits(
-        configs, needs=NEEDS, tile=Pingpong, odd_tiles=True, ordered=ordered, symmetric=True
+        configs, needs=NEEDS, tile=Pingpong, odd_tiles=True, ordered=ordered, symmetric=True,
+        sums=("whole",),
     ),
     policy=Policy(swap=worth_swapping),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.8, pingpong=True),

@@ -18,6 +18,7 @@ from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.ptx import barrier_arrive, barrier_wait, cluster_sync
+from .device.scales import ScaleStrides
 from .device.scheduler import SIZES, Scheduler
 from .device.split_k import SplitK
 
@@ -78,12 +79,19 @@ def multicast_split_k_kernel(
     a_desc, b_desc, c_desc, c_ptr, partials_ptr, counters_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
+    scale_a_ptr, scale_b_ptr,
+    stride_sa1, stride_sal, stride_sak, stride_sb1, stride_sbl, stride_sbk,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
-    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
+    sa_strides = ScaleStrides(stride_sa1, stride_sal, stride_sak)
+    sb_strides = ScaleStrides(stride_sb1, stride_sbl, stride_sbk)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, r_strides,
+        scale_a_ptr, scale_b_ptr, sa_strides, sb_strides,
+    )  # fmt: skip
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     KERNEL_NAME: gl.constexpr = multicast_split_k_kernel.__name__
@@ -110,7 +118,7 @@ def suits(problem):
 
 
 def configs(problem):
-    return fitted_in_parts(problem, FITTED) or Split.for_any
+    return fitted_in_parts(problem, FITTED) or Split.for_any(problem)
 
 
 KERNEL = TritonKernel(
@@ -118,7 +126,7 @@ KERNEL = TritonKernel(
     arguments=Split.arguments(Split.workspace), grid=Split.grid, clusters=Split.programs,
     limits=Limits(
         configs, needs=NEEDS_IN_PARTS, tile=Split, odd_tiles=True, fixed_parts=True,
-        in_order=False, ordered=shared_parts(FITTED),
+        in_order=False, ordered=shared_parts(FITTED), sums=("whole",),
     ),
     policy=Policy(suits=suits, swap=few_waves),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.75),

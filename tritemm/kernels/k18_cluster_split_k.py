@@ -14,13 +14,14 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arch.clusters import NEEDS_IN_PARTS
-from ..arch.exchange import Exchanging, deepest, fitted, ordered
+from ..arch.exchange import Exchanging, first, fitted, ordered
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.cluster_mainloop import make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.exchange import Exchange, unit_of_rank
 from .device.ptx import cluster_sync
+from .device.scales import ScaleStrides
 from .device.scheduler import SIZES, Scheduler
 from .device.wgmma import wgmma_wait
 
@@ -61,12 +62,19 @@ def cluster_split_k_kernel(
     a_desc, b_desc, c_desc, c_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
+    scale_a_ptr, scale_b_ptr,
+    stride_sa1, stride_sal, stride_sak, stride_sb1, stride_sbl, stride_sbk,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
-    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
+    sa_strides = ScaleStrides(stride_sa1, stride_sal, stride_sak)
+    sb_strides = ScaleStrides(stride_sb1, stride_sbl, stride_sbk)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, r_strides,
+        scale_a_ptr, scale_b_ptr, sa_strides, sb_strides,
+    )  # fmt: skip
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     KERNEL_NAME: gl.constexpr = cluster_split_k_kernel.__name__
@@ -88,7 +96,7 @@ def suits(problem):
 
 
 def configs(problem):
-    return fitted(problem, TILES) or (deepest(problem, *TILES[0], 2),)
+    return fitted(problem, TILES) or (first(problem, TILES[0]),)
 
 
 KERNEL = TritonKernel(
@@ -96,7 +104,7 @@ KERNEL = TritonKernel(
     grid=lambda problem, config: config.tiles(problem), clusters=lambda config: config.SPLIT_K,
     limits=Limits(
         configs, needs=NEEDS_IN_PARTS, tile=Exchanging, odd_tiles=True, fixed_parts=True,
-        in_order=False, ordered=ordered(TILES), symmetric=True,
+        in_order=False, ordered=ordered(TILES), symmetric=True, sums=("whole",),
     ),
     policy=Policy(suits=suits), cost=CostHint(0.98, exchanges=True), interpreted=None,
 )  # fmt: skip

@@ -14,28 +14,8 @@ import triton.language as tl
 
 from ..arch.pointers import POINTERS, Dot, needs, tiles_in_flight
 from ..spec import Config, CostHint, Limits, Policy, TritonKernel
-from .device.raster import bounds, raster, split_batch
+from .device.raster import bounds, group_of, raster, split_batch
 from .device.tile import EpilogueArgs, Strides, apply_epilogue, batch_offset, dot, store, widen
-
-#: Groups that are counted at a time.
-SOME = tl.constexpr(256)
-
-
-@triton.jit
-def group_of(slot, offs_ptr, count, size, BLOCK: tl.constexpr):
-    """The group of a slot, and the slots before it.
-
-    Group g, from row `begin` on, has the slots from begin // BLOCK + g on: always enough for its
-    tiles, and no sum over the groups before it.
-    """
-    group = 0
-    for first in range(0, count + 1, SOME):
-        g = first + tl.arange(0, SOME)
-        begin, _ = bounds(offs_ptr, g, count, size)
-        group += tl.sum(((g <= count) & (begin // BLOCK + g <= slot)).to(tl.int32))
-    group -= 1
-    begin, _ = bounds(offs_ptr, group, count, size)
-    return group, begin // BLOCK + group
 
 
 @triton.jit(do_not_specialize=["offs_ptr"])

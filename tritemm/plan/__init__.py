@@ -16,14 +16,14 @@ from ..spec import Kernel
 
 def matrices(
     a, b, out, precision: str | None, accumulate: torch.dtype | None,
-    then: EpilogueInputs = NOTHING, groups: str = "",
+    then: EpilogueInputs = NOTHING, groups: str = "", scales: tuple | None = None,
 ):  # fmt: skip
     """The problem that computes `out` = a @ b, and the views of a, b, out that it describes.
 
     Those of the tensors of `then` follow: the bias, the residual.
     Batch dimensions that only `a` has become rows where memory allows it, so that a stack of
     matrices times one matrix is one large product. Operands are copied only where more than two
-    batch dimensions would remain. `groups`: as of a `Problem`.
+    batch dimensions would remain. `groups` and `scales`: as of `Problem.of`.
     """
     precision = resolve(precision, a.dtype)
     bias, residual, *_ = then
@@ -41,7 +41,7 @@ def matrices(
         try:
             problem = Problem.of(
                 a_, b_, out_, precision=precision, accumulate=accumulate, residual=residual_,
-                groups=groups, **then.fields,
+                groups=groups, scales=scales, **then.fields,
             )  # fmt: skip
         except ValueError:
             continue
@@ -82,9 +82,18 @@ def run(kernel: Kernel, problem: Problem, config: Config, a, b, c, *more) -> lis
         if config.SWAP:
             a, b, c = b.mT, a.mT, c.mT
             turned = (t.mT if isinstance(t, torch.Tensor) and t.dim() > 1 else t for t in more)
-            more = tuple(turned)
+            more = swapped(problem, tuple(turned))
         calls.append(kernel.launch(config.view(problem), config, a, b, c, *more))
     return calls
+
+
+def swapped(problem: Problem, more: tuple) -> tuple:
+    """What `problem` has after a, b and c, as it follows b.T, a.T and c.T: scales change places."""
+    if problem.scales is None:
+        return more
+    first = problem.arguments.index("scale_a_ptr")
+    a, b = more[first : first + 2]
+    return *more[:first], b, a, *more[first + 2 :]
 
 
 def is_trivial(terms: int, c: torch.Tensor) -> bool:

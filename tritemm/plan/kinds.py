@@ -19,8 +19,10 @@ from ..dtypes import REAL, wide
 from ..kernels.pack import copied_bytes
 from ..problem import (
     ACCUMULATE,
+    ALONE,
     INTERPRETER,
     NOTHING,
+    Besides,
     EpilogueInputs,
     Problem,
     after,
@@ -64,11 +66,12 @@ class Plan(fast_path.Kind):
         #: and which of them it doesn't make, if any.
         self.gradients: dict[tuple, tuple[list[fast_path.Step | None], list]] = Bounded(GRADIENTS)
 
-    def __call__(self, a, b, c, then: EpilogueInputs, views: Sequence[Any], *offs) -> None:
+    def __call__(
+        self, a, b, c, then: EpilogueInputs, views: Sequence[Any], besides: Besides
+    ) -> None:
         """Write a @ b, and what follows `then`, into `c`, on its device; all are of this kind.
 
-        `views` are those of `plan.matrices`, and `offs` cuts them into groups, if they are cut. Not
-        of a kind that is made `apart`.
+        `views` are those of `plan.matrices`. Not of a kind that is made `apart`.
         """
         pairs = zip(views, (a, b, c, *then.tensors), strict=True)
         copied = any(view.data_ptr() != t.data_ptr() for view, t in pairs)
@@ -76,7 +79,7 @@ class Plan(fast_path.Kind):
         kernel, config = self.choice.kernel, self.choice.config
         if self.problem.device == INTERPRETER:
             slow.warning.count(self.problem, dispatch.predict(kernel, self.problem, config))
-        more = *offs, *tensors, *then.factors
+        more = *besides.tensors, *tensors, *then.factors
         calls = plan.run(kernel, self.problem, config, x, y, z, *more)
         if z.data_ptr() != c.data_ptr():  # batch strides that no kernel takes
             c.copy_(z.view(c.shape))
@@ -95,38 +98,48 @@ class Plan(fast_path.Kind):
         work = 3 + more + len(names)
         *packing, call = calls
         packing = [one.placed((0, operands[0], 1, operands[1])) for one in packing]
+        given = tuple(range(3, 3 + more))
         if config.SWAP:
             operands.reverse()
-        call = call.placed((*operands, *range(2, 3 + more), work, work + 1))
+            given = plan.swapped(self.problem, given)
+        call = call.placed((*operands, 2, *given, work, work + 1))
         room = kernel.workspace and kernel.workspace(config.view(self.problem), config)
         return Launches(device, [*packing, call], copied_bytes(self.problem, names), room)
 
 
+def key_of(a, b, out, options, then: EpilogueInputs, besides: Besides) -> tuple[tuple, tuple]:
+    """`fast_path.kind_of` of a product that has something beside its operands, too."""
+    key, addresses = fast_path.kind_of(a, b, out, options, then)
+    if besides is ALONE:
+        return key, addresses
+    more = [t.data_ptr() for t in besides.tensors]
+    return ("besides", key, besides.key()), (*addresses[:3], *more, *addresses[3:])
+
+
 @untraced
 def product(
-    a, b, out: torch.Tensor | None, options: tuple, then: EpilogueInputs = NOTHING, *offs
-) -> torch.Tensor:
+    a, b, out: torch.Tensor | None, options: tuple, then: EpilogueInputs = NOTHING,
+    besides: Besides = ALONE,
+) -> torch.Tensor:  # fmt: skip
     """a @ b for `a` [..., M, K] and `b` [..., K, N], batches broadcast, and what follows `then`.
 
-    `offs`, if given, cuts rows or K into groups; rows behind the last are zeros. The result is
-    `out` if given. `options`: as of a `Plan`. Neither checked nor recorded by autograd; a write to
-    `out` counts. Raises what `dispatch.choose` raises.
+    Where `besides` cuts rows or K into groups, rows behind the last are zeros. The result is `out`
+    if given. `options`: as of a `Plan`. Neither checked nor recorded by autograd; a write to `out`
+    counts. Raises what `dispatch.choose` raises.
     """
-    key, addresses = fast_path.kind_of(a, b, out, options, then)
-    for cut in offs:
-        key = "groups", key, cut.shape
-        addresses = *addresses[:3], cut.data_ptr(), *addresses[3:]
+    key, addresses = key_of(a, b, out, options, then, besides)
     kind: Any = fast_path.KNOWN.get(key)
     if out is not None:
         fast_path.check_writable(out)
-        if any(meet(t, out) for t in (a, b, *offs)) or then.met_by(out):
-            return out.copy_(product(a, b, None, options, then, *offs))
-    if then is not NOTHING and (a.dtype not in REAL or a.shape[-1] == 0 or then.alpha == 0):
+        if any(meet(t, out) for t in (a, b, *besides.tensors)) or then.met_by(out):
+            return out.copy_(product(a, b, None, options, then, besides))
+    ends = a.dtype in REAL or besides.scales is not None
+    if then is not NOTHING and (not ends or a.shape[-1] == 0 or then.alpha == 0):
 
         def multiply(a, b, options):
-            return product(a, b, None, options, NOTHING, *offs)
+            return product(a, b, None, options, NOTHING, besides)
 
-        result = in_parts(a, b, options, then, multiply, *offs)
+        result = in_parts(a, b, options, then, multiply, besides)
         return result if out is None else out.copy_(result)
     if kind is not None and kind.launches is not None and fast_path.AVAILABLE:
         made = fast_path.multiply(kind, addresses, out)
@@ -134,40 +147,43 @@ def product(
             return made
     c = out
     if c is None:
-        shape = result_shape(a, b, then.activation, *map(len, offs))
+        shape = result_shape(a, b, then.activation, *besides.groups)
         c = torch.empty(shape, dtype=options[-1], device=a.device)
-    if not plan.is_trivial(min((a.shape[-1], *map(len, offs))), c):  # no K, or no groups
+    if not plan.is_trivial(min((a.shape[-1], *besides.groups)), c):  # no K, or no groups
         _, precision, accumulate, _ = options
-        groups = form_of(a, b) if offs else ""
-        problem, *views = plan.matrices(a, b, c, precision, accumulate, then, groups)
+        groups, scales = form_of(a, b) if besides.groups else "", besides.scales
+        problem, *views = plan.matrices(a, b, c, precision, accumulate, then, groups, scales)
         if kind is None:
             kind = Plan(a, b, c, options, problem)
         if kind.apart:
-            argument = product(a, b, None, options, then.before(), *offs)
+            argument = product(a, b, None, options, then.before(), besides)
             after(argument, then.activation, then.residual, then.beta, c)
         else:
-            kind(a, b, c, then, views, *offs)
+            kind(a, b, c, then, views, besides)
         fast_path.KNOWN[key] = kind
     if out is not None:
         torch.autograd.graph.increment_version(out)
     return c
 
 
-def in_parts(a, b, options: tuple, then: EpilogueInputs, multiply: Callable, *offs) -> torch.Tensor:
+def in_parts(
+    a, b, options: tuple, then: EpilogueInputs, multiply: Callable, besides: Besides = ALONE
+) -> torch.Tensor:
     """What `multiply(a, b, options)` makes in the accumulator's type, and `then` by torch.
 
     With alpha = 0 that is zeros, whatever the operands hold: NaN times 0 would be NaN. So it is
     where K is 0, whatever alpha is.
     """
     *how, accumulate, dtype = options
-    accumulator = wide(accumulate or ACCUMULATE[a.dtype])
+    scaled = torch.float32 if besides.scales else None
+    accumulator = scaled or wide(accumulate or ACCUMULATE[a.dtype])
     if then.alpha == 0 or known(a.shape[-1] == 0):
-        made = a.new_zeros(result_shape(a, b, "", *map(len, offs)), dtype=accumulator)
+        made = a.new_zeros(result_shape(a, b, "", *besides.groups), dtype=accumulator)
         then = then._replace(alpha=1.0)
     else:
         made = multiply(a, b, (*how, accumulate, accumulator))
-    if offs and then.bias is not None:
-        then = then._replace(bias=_of_groups(then.bias, made, *offs))
+    if besides.groups and then.bias is not None:
+        then = then._replace(bias=_of_groups(then.bias, made, besides.offs))
     return then.of(made, dtype)
 
 

@@ -16,8 +16,10 @@ from .epilogue import GATES as GATES
 from .epilogue import PLAIN as PLAIN
 from .epilogue import Activation as Activation
 from .epilogue import EpilogueSpec as EpilogueSpec
+from .inputs import ALONE as ALONE
 from .inputs import FORMS as FORMS
 from .inputs import NOTHING as NOTHING
+from .inputs import Besides as Besides
 from .inputs import EpilogueInputs as EpilogueInputs
 from .inputs import activated as activated
 from .inputs import after as after
@@ -33,4 +35,6 @@ from .matrix import stored as stored
 from .problem import ACCUMULATE as ACCUMULATE
 from .problem import Problem as Problem
 from .problem import kept as kept
+from .scales import BLOCK as BLOCK
+from .scales import Scales as Scales
 from .tile_space import TileSpace as TileSpace

@@ -124,6 +124,36 @@ class EpilogueInputs(NamedTuple):
 
 #: After a product and no more.
 NOTHING = EpilogueInputs()
+
+
+class Besides(NamedTuple):
+    """What a product has beside its operands: where groups end, and the scales of 8-bit operands.
+
+    `scales` are those of a and b, and whether sums are promoted, as of `Problem.of`.
+    """
+
+    offs: torch.Tensor | None = None
+    scales: tuple[torch.Tensor, torch.Tensor, bool] | None = None
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """Those that a launch is given, in its order."""
+        cut = () if self.offs is None else (self.offs,)
+        return cut if self.scales is None else (*cut, *self.scales[:2])
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """How many groups there are, if there are."""
+        return () if self.offs is None else (len(self.offs),)
+
+    def key(self) -> tuple:
+        """All that decides what runs."""
+        lie = tuple((t.shape, t.stride(), t.data_ptr() % 16 == 0) for t in self.tensors)
+        return lie, self.scales and self.scales[2]
+
+
+#: Nothing beside the operands.
+ALONE = Besides()
 #: By the dimensions of operands that are cut into groups: what is cut, rows, columns or K.
 FORMS = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}
 

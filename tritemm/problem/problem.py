@@ -13,6 +13,7 @@ import torch
 from .device import Device
 from .epilogue import PLAIN, EpilogueSpec
 from .matrix import Matrix, short_name
+from .scales import BLOCK, Scales
 from .tile_space import Grouped, TileSpace, Triangle
 
 #: dtype of the operands -> dtype of the accumulator, unless the caller asks for another.
@@ -38,6 +39,8 @@ class Problem:
     The products of a batch may be `groups`: A's and C's rows ("m"), B's and C's columns ("n"), or
     K ("k") are those of all groups together, one after another, cut where a tensor says. What is
     cut has no batch stride.
+
+    Operands of 8 bits may have `scales`.
     """
 
     M: int
@@ -52,11 +55,12 @@ class Problem:
     device: Device
     epilogue: EpilogueSpec = PLAIN
     groups: str = ""
+    scales: Scales | None = None
 
     @staticmethod
     def of(
         a, b, c, *, accumulate=None, precision="ieee", device: Device | None = None,
-        residual=None, groups: str = "", **epilogue,
+        residual=None, groups: str = "", scales=None, **epilogue,
     ) -> Problem:  # fmt: skip
         """The problem of `a` [..., M, K], `b` [..., K, N] and `c`, equal batch dims.
 
@@ -64,6 +68,7 @@ class Problem:
         merge raise ValueError, because kernels take two batch strides. `residual` has c's shape;
         other fields of the `EpilogueSpec` are given by name. What is cut into `groups` is given as
         one matrix, of all of them; RuntimeError if that is longer than offsets of int32 can say.
+        `scales`: those of a and b, and whether sums are promoted, as `Scales` has them.
         """
         if groups:
             count = max(t.shape[:-2] for t in (a, b, c))
@@ -83,12 +88,15 @@ class Problem:
             Matrix(t.dtype, t.size(-2), t.size(-1), batch + t.stride()[-2:], t.data_ptr() % 16 == 0)
             for t, batch in zip(tensors, strides, strict=True)
         ]
-        accumulate = accumulate or ACCUMULATE[a.dtype]
+        accumulate = accumulate or ACCUMULATE.get(a.dtype, torch.float32)
         spec = PLAIN
         if epilogue or residual is not None:
             spec = EpilogueSpec(residual=more[0] if more else None, **epilogue)
+        if scales is not None:
+            of_a_lines, of_b_lines, promoted = scales
+            scales = Scales.of(of_a_lines, of_b_lines, promoted and K > BLOCK)
         return Problem(
-            M, N, K, sizes, of_a, of_b, of_c, accumulate, precision, device, spec, groups
+            M, N, K, sizes, of_a, of_b, of_c, accumulate, precision, device, spec, groups, scales
         )
 
     def __hash__(self) -> int:
@@ -98,7 +106,7 @@ class Problem:
     def _hash(self) -> int:
         """Kept, because many tables are asked for a new problem."""
         sizes = self.M, self.N, self.K, self.batches
-        how = self.accumulate, self.precision, self.device, self.epilogue, self.groups
+        how = self.accumulate, self.precision, self.device, self.epilogue, self.groups, self.scales
         return hash((*sizes, self.a, self.b, self.c, *how))
 
     def __getstate__(self) -> dict:
@@ -107,9 +115,10 @@ class Problem:
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """A, B and C, and the residual if there is one."""
+        """A, B and C, the scales and the residual if there are any."""
+        more = (self.scales.a, self.scales.b) if self.scales else ()
         residual = self.epilogue.residual
-        return (self.a, self.b, self.c, *([residual] if residual else []))
+        return (self.a, self.b, self.c, *more, *([residual] if residual else []))
 
     @property
     def batch(self) -> int:
@@ -123,7 +132,8 @@ class Problem:
     @property
     def arguments(self) -> tuple[str, ...]:
         """What kernels call that which a launch is given after a, b and c, in its order."""
-        return ("offs_ptr",) * bool(self.groups) + self.epilogue.arguments
+        scales = ("scale_a_ptr", "scale_b_ptr") * (self.scales is not None)
+        return ("offs_ptr",) * bool(self.groups) + scales + self.epilogue.arguments
 
     @property
     def typical(self) -> tuple[int, int, int, float]:
@@ -162,6 +172,11 @@ class Problem:
         return self.a.dtype.itemsize
 
     @property
+    def line(self) -> int:
+        """Elements of K in a line of 128 bytes, which TMA swizzles and WGMMA reads."""
+        return 128 // self.itemsize
+
+    @property
     def layout(self) -> str:
         return self.a.layout + self.b.layout
 
@@ -177,6 +192,7 @@ class Problem:
             self.accumulate, self.precision, self.device,
             PLAIN if self.epilogue == PLAIN else self.epilogue.transposed(),
             {"m": "n", "n": "m"}.get(self.groups, self.groups),
+            self.scales and self.scales.transposed(),
         )  # fmt: skip
         vars(other)["_transposed"] = self
         return other
@@ -222,6 +238,24 @@ class Problem:
         """Whether pointer loads of A and B are 16 bytes wide; lines that are cut begin anywhere."""
         whole = all(getattr(self, name).layout == major for name, major in self.across.items())
         return self.a.vectorised and self.b.vectorised and whole
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether A and B hold floating-point numbers of 8 bits, of one type or two."""
+        return self.a.dtype.itemsize == 1 and self.a.dtype.is_floating_point
+
+    @property
+    def sums(self) -> str:
+        """How products are summed: the whole of K, or 128 elements of it that are promoted, scaled
+        before that if scales are of blocks."""
+        if self.scales is None:
+            return "whole"
+        return "block" if self.scales.blocks else "promoted" if self.scales.promoted else "whole"
+
+    @property
+    def lines_per_scale(self) -> tuple[int, int]:
+        """Rows of A, and columns of B, that have a scale together: 1, 128, or 0 for all."""
+        return (1, 1) if self.scales is None else self.scales.per(self.M, self.N)
 
     @property
     def flops(self) -> int:
@@ -272,7 +306,8 @@ class Problem:
         cut = f", {self.batch} groups along {self.groups.upper()}" if self.groups else ""
         types = "{} x {} -> {}".format(*(short_name(m.dtype) for m in (self.a, self.b, self.c)))
         precision = f" ({self.precision})" if self.a.dtype == torch.float32 else ""
-        then = "" if self.epilogue == PLAIN else f"; {self.epilogue}"
+        then = f"; {self.scales}" if self.scales else ""
+        then += "" if self.epilogue == PLAIN else f"; {self.epilogue}"
         sizes = f"{batch}{self.M} x {self.N} x {self.K}{cut}"
         return f"{sizes} {self.layout}, {types}{precision}{then}"
 

@@ -17,8 +17,19 @@ import torch
 
 from ..dispatch.request import word_of
 from ..dtypes import REAL, beyond_float, check_flag, check_precision
-from ..plan.kinds import product
-from ..problem import ACCUMULATE, NOTHING, EpilogueInputs, Unsupported, result_shape, span
+from ..op.scaled import FP8
+from ..plan.kinds import key_of, product
+from ..problem import (
+    ACCUMULATE,
+    ALONE,
+    BLOCK,
+    NOTHING,
+    Besides,
+    EpilogueInputs,
+    Unsupported,
+    result_shape,
+    span,
+)
 from ..runtime import fast_path
 from ..runtime.sizes import expands
 from ..runtime.torch_private import capturing, untraced
@@ -180,6 +191,47 @@ def _sum_in_place(rank: int, input, a, b, *, beta=1, alpha=1):
     return _sum(rank, input, a, b, beta=beta, alpha=alpha, out=input)
 
 
+def _whole_numbers(a, b, *, out=None):
+    """_int_mm: int8 operands of the sizes that torch takes."""
+    options = ("auto", None, torch.int32, torch.int32)
+    if not (a.dtype == b.dtype == torch.int8 and a.get_device() == b.get_device()):
+        raise Refused("operands that are torch's to judge")
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise Refused("shapes that are torch's to judge")
+    if a.shape[0] <= 16 or b.numel() == 0 or b.shape[0] % 8 or b.shape[1] % 8:
+        raise Refused("sizes that torch refuses")
+    make = functools.partial(_made, a, b, options)
+    return make() if out is None else _written(out, a, result_shape(a, b), options, make)
+
+
+def _scaled(a, b, scale_a, scale_b, bias=None, result=None, dtype=None, fast=False, *, out=None):
+    """_scaled_mm of fp8, with a scale for all, for each row or for blocks."""
+    (M, K), N = a.shape, b.shape[-1]
+    fp8 = a.dtype in FP8 and b.dtype in FP8 and FP8[0] in (a.dtype, b.dtype)
+    if not fp8 or dtype not in REAL or result is not None or a.get_device() != b.get_device():
+        raise Refused("types that are torch's to judge")
+    if K % 16 or N % 16 or b.shape[0] != K or a.stride(1) != 1 != b.stride(1) or b.stride(0) != 1:
+        raise Refused("shapes that are torch's to judge")
+    if bias is not None and (bias.shape != (N,) or bias.dtype not in REAL):
+        raise Refused("a bias that is torch's to judge")
+    scales = []
+    for scale, lines in ((scale_a, M), (scale_b.mT if scale_b.dim() > 1 else scale_b, N)):
+        steps, bands = -(-K // BLOCK), -(-lines // BLOCK)
+        if scale.dtype != torch.float32:
+            raise Refused("scales of another type")
+        if scale.numel() == 1:
+            scale = scale.reshape(1, 1).expand(lines, 1)
+        elif tuple(scale.shape) not in ((lines, 1), (lines, steps), (bands, steps)):
+            raise Refused("scales that are torch's to judge")
+        scales.append(scale)
+    blocks = any(scale.shape[1] > 1 for scale in scales)
+    options = ("auto", None, None, dtype)
+    then = EpilogueInputs.made(a, b, bias, None)
+    besides = Besides(None, (*scales, blocks or not fast))
+    make = functools.partial(_made, a, b, options, then=then, besides=besides)
+    return make() if out is None else _written(out, a, (M, N), options, make)
+
+
 def _vector(input, a, vector, *, beta=1, alpha=1, out=None):
     """addmv, and the mv that it is with beta = 0, as products with one column."""
     if vector.dim() != 1 or input.dim() > 1:
@@ -227,15 +279,15 @@ def _gemm(input, a, b, beta, alpha, options, activation, out=None, kind=None):
     return result
 
 
-def _made(a, b, options, out=None, then=NOTHING):
+def _made(a, b, options, out=None, then=NOTHING, besides=ALONE):
     """The product of operands that were checked, written to `out` of its shape if given."""
     # Nothing can be compiled there. Whoever asked for the same bits shall rather get the error.
     if a.is_cuda and capturing() and options[0] == "auto":
-        key, _ = fast_path.kind_of(a, b, out, options, then)
+        key, _ = key_of(a, b, out, options, then, besides)
         if key not in fast_path.KNOWN:
             raise Refused("the first call of its kind, in the capture of a CUDA graph")
     try:
-        return product(a, b, out, options, then)
+        return product(a, b, out, options, then, besides)
     except ValueError as error:  # batch_invariant=True, and no kernel has such sums
         raise Refused("no kernel for it") from error
     except Unsupported as error:
@@ -314,6 +366,10 @@ _WORK: dict[str, Callable] = {
     "addmv_": _vector_in_place,
     "_addmm_activation": _activated,
     "_addmm_activation.out": _activated,
+    "_int_mm": _whole_numbers,
+    "_int_mm.out": _whole_numbers,
+    "_scaled_mm": _scaled,
+    "_scaled_mm.out": _scaled,
 }
 #: An operator of torch and what stands for it. `linear`, `matmul`, `mv`, `einsum` and their like
 #: come down to these, and so do the derivatives of all of them.

@@ -59,7 +59,7 @@ DEVICES = {
     for sm, kib in _SHARED.items()
 }
 #: Rate of a type relative to 16-bit operands.
-_TYPE_RATE = {torch.int8: 2.0, torch.float8_e4m3fn: 2.0, torch.float64: 1 / 15}
+_TYPE_RATE = {1: 2.0, 8: 1 / 15}  # by bytes
 _FP32_RATE = {"ieee": 1 / 15, "tf32": 0.5, "tf32x3": 1 / 6, "bf16x3": 1 / 3, "bf16x6": 1 / 6}
 
 
@@ -145,7 +145,9 @@ def physics(device: Device) -> Physics:
 
 def flop_per_clock(dtype: torch.dtype, precision: str, device: Device) -> float:
     """Dense FLOP per clock of the whole device; `precision` says how fp32 is multiplied."""
-    relative = _FP32_RATE[precision] if dtype == torch.float32 else _TYPE_RATE.get(dtype, 1.0)
+    relative = _TYPE_RATE.get(dtype.itemsize, 1.0)
+    if dtype == torch.float32:
+        relative = _FP32_RATE[precision]
     return relative * _architecture(device)[0] * device.sms
 
 

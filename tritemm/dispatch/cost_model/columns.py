@@ -226,11 +226,13 @@ class Kind:
         self.types = precision if dtype == torch.float32 else str(dtype).rpartition(".")[2]
         if self.itemsize == 2:
             self.types = "16-bit"
+        elif self.itemsize == 1 and dtype.is_floating_point:
+            self.types = "fp8"
         self.ffma = self.types == "ieee"
         if self.ffma:
             self.hungry = 0.0
         # The tensor cores read only 16-bit operands along M or N; others are transposed first.
-        turns = dtype == torch.int8 or self.types[:2] in ("tf", "bf")
+        turns = self.itemsize == 1 or self.types[:2] in ("tf", "bf")
         self._turned = turns * (layouts[0] != "N"), turns * (layouts[1] != "T")
         if self.ffma and sm90.has_tma(device):
             # FFMA's B alone: where it is stored by columns, no swizzle keeps the lanes of a warp

@@ -1,4 +1,5 @@
-"""How a consumer accumulates a unit of work: all steps in one sum, or fixed chunks of K in theirs.
+"""How a consumer accumulates a unit of work: all steps in one sum, or fixed chunks of K in theirs,
+or each step (`promote`).
 
 Fixed chunks begin where no tile moves them. One program adds the sums of all, in their order; where
 each of SPLIT_K programs has one, `split_k` and `exchange` add them in the same order.
@@ -7,12 +8,16 @@ each of SPLIT_K programs has one, `split_k` and `exchange` add them in the same 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from .promote import promoted, slabs_each
+
 
 @gluon.jit
 def accumulate(loop, n, unit, work, SLAB: gl.constexpr = 0):
     """A unit's accumulator, complete, and the next unit's first step; this one's is `n`."""
     CHUNKS: gl.constexpr = work.SHAPE.PARTS
-    if CHUNKS > work.SHAPE.SPLIT_K:
+    if work.SHAPE.SUMS != "whole":
+        acc, n = promoted(loop, n, unit, work, SLAB * slabs_each(work.SHAPE))
+    elif CHUNKS > work.SHAPE.SPLIT_K:
         _, steps = work.share(0, CHUNKS)
         acc = loop.multiply(n, steps, SLAB)
         acc, n = loop.multiply_tail(acc, n, steps)

@@ -10,15 +10,21 @@ from triton.experimental.gluon import language as gl
 
 from . import ptx
 from .language import Value, aggregate
-from .mainloop import next_place, place
+from .mainloop import loaders_of, next_place, place
+from .memory import acc_type, in_bytes, mma_layout
 from .roles import load_from, specialize, workers
 from .triton_contract import allocate, keep, shared_memory, tensor_map
 from .wgmma import matrix_descriptor, wgmma, wgmma_first, wgmma_wait
+from .wgmma import unit as unit_of
 
-#: Elements of K in a line of 128 bytes.
-LINE = gl.constexpr(64)
 #: Bytes behind what comes before the barriers: for these, and 512 for `keep`.
 BARRIERS = gl.constexpr(1024)
+
+
+@gluon.constexpr_function
+def line_of(shape):
+    """Elements of K in a line of 128 bytes."""
+    return 128 if in_bytes(shape.TYPE.value) else 64
 
 
 @gluon.constexpr_function
@@ -64,6 +70,7 @@ class ClusterMainloop:
     ring: Value
     a_desc: Value
     b_desc: Value
+    scale_ring: Value
     KERNEL: gl.constexpr
     SHAPE: gl.constexpr
 
@@ -85,6 +92,7 @@ class ClusterMainloop:
         """
         SHAPE: gl.constexpr = self.SHAPE
         rank = gl.program_id(0) % SHAPE.CLUSTER
+        LINE: gl.constexpr = line_of(SHAPE)
         LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
         OF_A: gl.constexpr = SHAPE.CLUSTER if SHAPE.SHARED == "a" else 1
         OF_B: gl.constexpr = SHAPE.CLUSTER if SHAPE.SHARED == "b" else 1
@@ -125,6 +133,9 @@ class ClusterMainloop:
                         OF_B, MAP_B, SHAPE.BATCHED,
                     )  # fmt: skip
                 to += BYTES
+            if SHAPE.SUMS == "block":
+                self.scale_ring.load(unit, step, stage, unit_of(SHAPE.BLOCK_N))
+                ptx.barrier_arrive_copied(full)
             stage, odd = next_place(stage, odd, SHAPE.STAGES)
         return n + unit.steps
 
@@ -162,7 +173,7 @@ class Consumer:
         The last step is still in flight: `multiply_tail` waits for it.
         """
         SHAPE: gl.constexpr = self.loop.SHAPE
-        LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
+        LINES: gl.constexpr = SHAPE.BLOCK_K // line_of(SHAPE)
         stage, odd = place(n, SHAPE.STAGES)
         acc = self.multiply_step((), stage, odd)
         for _ in range(1, steps):
@@ -177,7 +188,7 @@ class Consumer:
     def multiply_step(self, acc, stage, odd):
         """Begin to multiply the step in `stage`, and add to `acc`, or begin it if it is empty."""
         SHAPE: gl.constexpr = self.loop.SHAPE
-        LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
+        LINES: gl.constexpr = SHAPE.BLOCK_K // line_of(SHAPE)
         BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
         ptx.barrier_wait(self.full + stage * 8, odd)
         for line in gl.static_range(LINES):
@@ -195,6 +206,40 @@ class Consumer:
         return acc
 
     @gluon.jit
+    def zeros(self):
+        """The accumulator of a slab."""
+        UNIT: gl.constexpr = unit_of(self.loop.SHAPE.BLOCK_N)
+        acc = ()
+        for _ in gl.static_range(self.loop.SHAPE.BLOCK_N // UNIT):
+            acc += (gl.zeros((64, UNIT), acc_type(self.loop.SHAPE.TYPE), mma_layout(UNIT, 4)),)
+        return acc
+
+    @gluon.jit
+    def begin(self, stage, odd):
+        """Wait until the bytes of `stage` have arrived."""
+        ptx.barrier_wait(self.full + stage * 8, odd)
+
+    @gluon.jit
+    def scales(self):
+        """The ring of scales."""
+        return self.loop.scale_ring
+
+    @gluon.jit
+    def start(self, stage, SLAB: gl.constexpr):
+        """Begin to multiply one of its slabs of `stage`, for sums of this step alone."""
+        SHAPE: gl.constexpr = self.loop.SHAPE
+        at = stage * (line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR) // 16)
+        a = self.a + at + (SLAB - self.SLAB) * (8192 // 16)
+        return wgmma_first(
+            a, self.b + at, SHAPE.BLOCK_N, 1, SHAPE.TYPE, SHAPE.A_MAJOR, SHAPE.B_MAJOR
+        )
+
+    @gluon.jit
+    def finish(self, part):
+        """Those sums, complete."""
+        return wgmma_wait(part, 0)
+
+    @gluon.jit
     def multiply_tail(self, acc, n, steps):
         """The accumulator of `multiply`, complete, and the next unit's first step."""
         acc = wgmma_wait(acc, 0)
@@ -207,18 +252,20 @@ class Consumer:
         """Free a stage in all programs of the cluster."""
         SHAPE: gl.constexpr = self.loop.SHAPE
         empty = self.full + (SHAPE.STAGES + stage) * 8
-        ptx.barrier_arrive(empty, self.first_warp, SHAPE.CLUSTER)
+        # Where warps have read scales too, each says for itself that it has.
+        mine = gl.to_tensor(True) if SHAPE.SUMS == "block" else self.first_warp
+        ptx.barrier_arrive(empty, mine, SHAPE.CLUSTER)
 
 
 @gluon.jit
 def make_cluster_mainloop(
-    a_desc, b_desc, KERNEL: gl.constexpr, SHAPE: gl.constexpr, MORE: gl.constexpr = 0
+    a_desc, b_desc, KERNEL: gl.constexpr, SHAPE: gl.constexpr, MORE: gl.constexpr = 0, scales=0
 ):
     """The mainloop with its memory and barriers, `MORE` of them behind those of the stages."""
     ring = allocate(SHAPE.RING + BARRIERS)
-    ARRIVALS: gl.constexpr = SHAPE.CLUSTER * (SHAPE.WARPS // 4)
-    ptx.barrier_init(shared_memory() + SHAPE.RING, SHAPE.STAGES, ARRIVALS, MORE)
-    return ClusterMainloop(ring, a_desc, b_desc, KERNEL, SHAPE)
+    ARRIVALS: gl.constexpr = SHAPE.CLUSTER * (SHAPE.WARPS // (1 if SHAPE.SUMS == "block" else 4))
+    ptx.barrier_init(shared_memory() + SHAPE.RING, SHAPE.STAGES, ARRIVALS, MORE, loaders_of(SHAPE))
+    return ClusterMainloop(ring, a_desc, b_desc, scales, KERNEL, SHAPE)
 
 
 @gluon.jit
@@ -239,10 +286,10 @@ def idle(SYNCS: gl.constexpr):
 
 @gluon.jit
 def run_in_cluster(compute: gl.constexpr, producer: gl.constexpr, args, CONSUMERS: gl.constexpr,
-                   SYNCS: gl.constexpr = 2):  # fmt: skip
+                   SYNCS: gl.constexpr = 2, COPIES: gl.constexpr = False):  # fmt: skip
     """`run_roles` of threads that each sync `SYNCS` times with those of the cluster."""
     specialize(
         compute, producer, args, CONSUMERS, ((idle, (SYNCS,)), (idle, (SYNCS,))),
-        workers(CONSUMERS, True),
+        workers(CONSUMERS, True, COPIES),
     )  # fmt: skip
     keep(args[1].ring)

@@ -1,7 +1,8 @@
 """The epilogue: C = activation(alpha * acc + bias) + beta * residual.
 
 The one place of it, for kernels in Triton and in Gluon. It is computed in the accumulator's type,
-or in fp32 where that is fp16; a plain product compiles to none of it.
+or in fp32 where that is fp16; a plain product compiles to none of it. Where scales are of all of K,
+the accumulator is multiplied by them first.
 """
 
 from collections import namedtuple
@@ -11,6 +12,7 @@ import triton.language as tl
 
 from ...machine import interpreter
 from .offsets import batch_offset
+from .scales import a_scale, as_column, as_row, b_scale
 
 #: True when kernels run in Triton's interpreter, which knows no PTX.
 INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
@@ -18,22 +20,37 @@ INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
 VECTOR = tl.constexpr(8)
 #: Strides of C or of the residual, in elements.
 Strides = namedtuple("Strides", "b0, b1, m, n")
-#: A kernel's arguments for its epilogue; None for what the problem doesn't have.
-EpilogueArgs = namedtuple("EpilogueArgs", "bias_ptr, residual_ptr, alpha, beta, strides")
+#: A kernel's arguments for its epilogue; None for what the problem doesn't have. Those of the
+#: scales are as of `scales`.
+EpilogueArgs = namedtuple(
+    "EpilogueArgs",
+    "bias_ptr, residual_ptr, alpha, beta, strides, "
+    "scale_a_ptr, scale_b_ptr, sa_strides, sb_strides",
+    defaults=(None,) * 4,
+)
 
 
 @triton.jit
 def load_operands(args, b0, b1, offs_m, offs_n, M, N, BIAS: tl.constexpr,
-                  LINES: tl.constexpr = False, GATED: tl.constexpr = False):  # fmt: skip
-    """The bias as a row or a column, and the residual: a tuple of those that there are.
+                  LINES: tl.constexpr = False, GATED: tl.constexpr = False,
+                  A_LINES: tl.constexpr = 1, B_LINES: tl.constexpr = 1, scales=None):  # fmt: skip
+    """Scales, the bias as a row or a column, and the residual: a tuple of those that there are.
 
     If `GATED`, the bias has N elements for the gate, then N for the factor it multiplies, and both
-    are loaded. `LINES`: N is a multiple of `VECTOR`, and the residual is stored by rows on 16-byte
-    boundaries. Triton sees both by itself where it has the kernel's own arguments, and loads
-    several elements at a time.
+    are loaded; so it is with B's scales. `LINES`: N is a multiple of `VECTOR`, and the residual is
+    stored by rows on 16-byte boundaries. Triton sees both by itself where it has the kernel's own
+    arguments, and loads several elements at a time. A scale is of `A_LINES` rows, or `B_LINES`
+    columns; `scales` are A's, if they are loaded already.
     """
     loaded = ()
     end = N // VECTOR * VECTOR if LINES else N
+    if args.scale_a_ptr is not None:
+        if scales is None:
+            scales = a_scale(args, b1, offs_m, M, 0, A_LINES)
+        loaded += (as_column(scales),)
+        loaded += (as_row(b_scale(args, b1, offs_n, N, 0, B_LINES)),)
+        if GATED:
+            loaded += (as_row(b_scale(args, b1, offs_n + N, 2 * N, 0, B_LINES)),)
     if args.bias_ptr is not None:
         loaded += (load_bias(args.bias_ptr, offs_m, offs_n, M, end, BIAS, LINES),)
         if GATED:
@@ -69,6 +86,11 @@ def combine(acc, args, loaded, ACTIVATION: tl.constexpr, up=None):
 
     With `up`: activation(alpha * acc + bias) * (alpha * up + bias) + beta * residual.
     """
+    if args.scale_a_ptr is not None:
+        acc = acc.to(tl.float32) * loaded[0] * loaded[1]
+        if up is not None:
+            up = up.to(tl.float32) * loaded[0] * loaded[2]
+        loaded = loaded[2:] if up is None else loaded[3:]
     acc = activate(scale_and_bias(acc, args, loaded), ACTIVATION)
     if up is not None:
         acc *= scale_and_bias(up, args, loaded[1:])

@@ -9,11 +9,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from .language import aggregate
-from .memory import acc_columns, mma_layout
+from .memory import acc_columns, acc_type, mma_layout
 from .ptx import barrier_expect, barrier_wait
 from .scheduler import Unit
 from .triton_contract import shared_memory
-from .wgmma import in_place
+from .wgmma import acc_types, in_place, written
 
 
 @gluon.constexpr_function
@@ -81,8 +81,8 @@ class Exchange:
             slot = gl.full(TILE, self.slot(0, rank, SLAB + i // UNITS), gl.int32, LAYOUT)
             gl.inline_asm_elementwise(
                 _send_text(COUNT, i % UNITS, SHAPE),
-                in_place(COUNT) + ",r" * (2 * COUNT) + ",~{memory}",
-                [acc[i], slot, full], gl.float32, is_pure=False, pack=COUNT,
+                in_place(COUNT, acc[0].dtype) + ",r" * (2 * COUNT) + ",~{memory}",
+                [acc[i], slot, full], acc[0].dtype, is_pure=False, pack=COUNT,
             )  # fmt: skip
 
     @gluon.jit
@@ -90,11 +90,14 @@ class Exchange:
         """A slab of this program's piece, summed over the programs in their order."""
         EPI_N: gl.constexpr = self.SHAPE.EPI_N
         slots = gl.full([64, EPI_N], self.slot(piece, 0, slab), gl.int32, mma_layout(EPI_N, 4))
-        return gl.inline_asm_elementwise(
+        (total,) = gl.inline_asm_elementwise(
             # A register is written before all of `slots` has been read.
-            _receive_text(self.SHAPE), "=&f," * (EPI_N // 2) + "r," * (EPI_N // 2) + "~{memory}",
-            [slots], gl.float32, is_pure=False, pack=EPI_N // 2,
+            _receive_text(self.SHAPE),
+            written(EPI_N // 2, acc_type(self.SHAPE.TYPE), "=&") + ",r" * (EPI_N // 2)
+            + ",~{memory}",
+            [slots], acc_types(self.SHAPE.TYPE, 1), is_pure=False, pack=EPI_N // 2,
         )  # fmt: skip
+        return total
 
 
 @gluon.constexpr_function
@@ -115,7 +118,7 @@ def _send_text(registers, unit, shape):
         for j in range(0, piece, 4):
             values = ", ".join(f"${i * piece + j + k}" for k in range(4))
             lines.append(
-                "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
                 f"[to + {nth * distance + j * 512}], {{{values}}}, [full];"
             )
     return "\n".join([*lines, "}"])
@@ -126,8 +129,9 @@ def _receive_text(shape):
     """Loads of all slots of a slab of a piece, and their sum."""
     registers, programs = shape.EPI_N.value // 2, shape.SPLIT_K.value
     distance = 4 * shape.BLOCK_M.value * 2 * registers
+    kind = "s32" if shape.TYPE.value[0] == "s" else "f32"
     lines = [
-        "{", ".reg .b32 at;", f".reg .f32 more<{programs * registers}>;",
+        "{", ".reg .b32 at;", f".reg .b32 more<{programs * registers}>;",
         "mov.u32 at, %tid.x;", "and.b32 at, at, 127;", f"mad.lo.u32 at, at, 16, ${registers};",
     ]  # fmt: skip
     for program in range(programs):
@@ -136,7 +140,7 @@ def _receive_text(shape):
             more = [f"more{program * registers + i + k}" for k in range(4)]
             place = program * distance + i * 512
             values = ", ".join(more if program else sums)
-            lines.append(f"ld.shared::cta.v4.f32 {{{values}}}, [at + {place}];")
+            lines.append(f"ld.shared::cta.v4.b32 {{{values}}}, [at + {place}];")
             if program:
-                lines += [f"add.f32 {sums[k]}, {sums[k]}, {more[k]};" for k in range(4)]
+                lines += [f"add.{kind} {sums[k]}, {sums[k]}, {more[k]};" for k in range(4)]
     return "\n".join([*lines, "}"])

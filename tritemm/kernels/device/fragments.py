@@ -18,7 +18,7 @@ NEAR, FAR = gl.constexpr(4), gl.constexpr(16)
 @gluon.constexpr_function
 def in_registers(shape):
     """Whether WGMMA takes A from registers."""
-    return shape.TYPE.value == "tf32" and shape.A_MAJOR.value == "T"
+    return shape.TYPE.value[:4] == "tf32" and shape.A_MAJOR.value == "T"
 
 
 @gluon.constexpr_function

@@ -76,15 +76,15 @@ class GroupUnit:
         return M, N
 
     @gluon.jit
+    def finished(self, M, N):
+        """As much of M x N as a bias and scales are for: nothing of the rest."""
+        return gl.where(self.rest, 0, M), gl.where(self.rest, 0, N)
+
+    @gluon.jit
     def bias(self, bias_ptr, M, N):
-        """The group's bias, and as much of M x N as it is for: nothing of the rest."""
-        if self.SHAPE.BIAS == "n":
-            bias_ptr += self.b1.to(gl.int64) * N * (1 + self.SHAPE.GATED)
-            N = gl.where(self.rest, 0, N)
-        else:
-            bias_ptr += self.b1.to(gl.int64) * M
-            M = gl.where(self.rest, 0, M)
-        return bias_ptr, M, N
+        """The group's bias."""
+        size = N * (1 + self.SHAPE.GATED) if self.SHAPE.BIAS == "n" else M
+        return bias_ptr + self.b1.to(gl.int64) * size
 
 
 @aggregate

@@ -22,14 +22,27 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .fragments import as_operand, in_registers, load_fragment, operand_layout, permuted
-from .language import Value, aggregate, async_load, reinterpret
-from .memory import as_box, buffers, corner, mma_layout, shared_layout, tile_view
+from .language import Value, aggregate, async_copy, async_load, reinterpret
+from .memory import acc_type, as_box, buffers, corner, mma_layout, shared_layout, tile_view
 
 
 @gluon.constexpr_function
 def first_block(columns):
     """N0 of BLOCK_N = N0 + N1: the largest power of two that is not above `columns`."""
     return 1 << (columns.bit_length() - 1)
+
+
+@gluon.constexpr_function
+def sharers_of(shape):
+    """Consumers that read each stage: of a slab each, or where sums are promoted, of several."""
+    slabs = shape.BLOCK_M.value // shape.ROWS.value
+    return slabs if shape.SUMS == "whole" else shape.CONSUMERS.value
+
+
+@gluon.constexpr_function
+def loaders_of(shape):
+    """Arrivals of a stage that is full: its bytes, and each thread that has copied scales."""
+    return 33 if shape.SUMS == "block" else 1
 
 
 @gluon.jit
@@ -46,11 +59,12 @@ def next_place(stage, odd, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def make_barriers(ONE: gl.constexpr, MORE: gl.constexpr = 0, ARRIVALS: gl.constexpr = 1):
-    """`ONE` barriers that one arrival completes, then `MORE` that take `ARRIVALS`."""
+def make_barriers(ONE: gl.constexpr, MORE: gl.constexpr = 0, ARRIVALS: gl.constexpr = 1,
+                  FIRST: gl.constexpr = 1):  # fmt: skip
+    """`ONE` barriers that take `FIRST` arrivals, then `MORE` that take `ARRIVALS`."""
     bars = gl.allocate_shared_memory(gl.int64, [ONE + MORE, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(ONE):
-        mbarrier.init(bars.index(i), count=1)
+        mbarrier.init(bars.index(i), count=FIRST)
     for i in gl.static_range(MORE):
         mbarrier.init(bars.index(ONE + i), count=ARRIVALS)
     fence_async_shared()
@@ -118,10 +132,11 @@ def waited(values, PENDING: gl.constexpr):
 
 
 @gluon.jit
-def zero_block(ROWS: gl.constexpr, COLUMNS: gl.constexpr, DTYPE: gl.constexpr):
-    """An accumulator of zeros, of operands of `DTYPE`."""
+def zero_block(ROWS: gl.constexpr, COLUMNS: gl.constexpr, DTYPE: gl.constexpr,
+               TYPE: gl.constexpr):  # fmt: skip
+    """An accumulator of zeros, of operands of `DTYPE`; `TYPE` is theirs in PTX."""
     layout: gl.constexpr = mma_layout(COLUMNS, gl.num_warps(), DTYPE)
-    return gl.zeros((ROWS, COLUMNS), gl.float32, layout)
+    return gl.zeros((ROWS, COLUMNS), acc_type(TYPE), layout)
 
 
 @aggregate
@@ -136,6 +151,7 @@ class Mainloop:
     a_ring: Value
     b_rings: Value
     bars: Value
+    scale_ring: Value
     SHAPE: gl.constexpr
 
     @gluon.jit
@@ -165,6 +181,9 @@ class Mainloop:
             for i in gl.static_range(len(self.b_rings)):
                 col = first_col + i * N0
                 load_columns(self.b_descs[i], b0, b1, k, col, full, self.b_rings[i], stage, SHAPE)
+            if SHAPE.SUMS == "block":
+                self.scale_ring.load(unit, step, stage, N0)
+                async_copy.mbarrier_arrive(full, increment_count=False)
             stage, odd = next_place(stage, odd, SHAPE.STAGES)
         return n + unit.steps
 
@@ -174,20 +193,47 @@ class Mainloop:
         acc = ()
         for i in gl.static_range(len(self.b_rings)):
             b = tile_view(self.b_rings[i], 0, self.SHAPE.B_MAJOR)
-            acc += (zero_block(self.SHAPE.ROWS, b.shape[1], b.dtype),)
+            acc += (zero_block(self.SHAPE.ROWS, b.shape[1], b.dtype, self.SHAPE.TYPE),)
         return acc
 
     @gluon.jit
     def arrived(self, stage, odd, SLAB: gl.constexpr):
         """The slab of A's tile and the blocks of B's in `stage`, once their bytes have arrived."""
         SHAPE: gl.constexpr = self.SHAPE
-        mbarrier.wait(self.bars.index(stage), odd)
+        self.begin(stage, odd)
         slab = stage * (SHAPE.BLOCK_M // SHAPE.ROWS) + SLAB
         a = tile_view(self.a_ring, slab, SHAPE.A_MAJOR)
         b = ()
         for i in gl.static_range(len(self.b_rings)):
             b += (tile_view(self.b_rings[i], stage, SHAPE.B_MAJOR),)
         return a, b
+
+    @gluon.jit
+    def begin(self, stage, odd):
+        """Wait until the bytes of `stage` have arrived."""
+        mbarrier.wait(self.bars.index(stage), odd)
+
+    @gluon.jit
+    def scales(self):
+        """The ring of scales."""
+        return self.scale_ring
+
+    @gluon.jit
+    def start(self, stage, SLAB: gl.constexpr):
+        """Begin to multiply a slab of `stage`, for sums of this step alone."""
+        slab = stage * (self.SHAPE.BLOCK_M // self.SHAPE.ROWS) + SLAB
+        a = tile_view(self.a_ring, slab, self.SHAPE.A_MAJOR)
+        acc = self.zeros()
+        part = ()
+        for i in gl.static_range(len(acc)):
+            b = tile_view(self.b_rings[i], stage, self.SHAPE.B_MAJOR)
+            part += (warpgroup_mma(a, b, acc[i], use_acc=False, is_async=True),)
+        return part
+
+    @gluon.jit
+    def finish(self, part):
+        """Those sums, complete."""
+        return waited(part, 0)
 
     @gluon.jit
     def release(self, stage, pred=True):
@@ -272,7 +318,7 @@ class Mainloop:
 
 
 @gluon.jit
-def make_mainloop(a_desc, b_desc, b1_desc, SHAPE: gl.constexpr):
+def make_mainloop(a_desc, b_desc, b1_desc, SHAPE: gl.constexpr, scale_ring=0):
     """The mainloop with its memory, and barriers that are ready for use."""
     STAGES: gl.constexpr = SHAPE.STAGES
     BLOCK_K: gl.constexpr = SHAPE.BLOCK_K
@@ -283,5 +329,5 @@ def make_mainloop(a_desc, b_desc, b1_desc, SHAPE: gl.constexpr):
     b_rings = (buffers(STAGES, BLOCK_K, N0, SHAPE.B_MAJOR, b_desc.dtype),)
     if SHAPE.BLOCK_N > N0:
         b_rings += (buffers(STAGES, BLOCK_K, SHAPE.BLOCK_N - N0, SHAPE.B_MAJOR, b_desc.dtype),)
-    bars = make_barriers(STAGES, STAGES, SLABS)
-    return Mainloop(a_desc, (b_desc, b1_desc), a_ring, b_rings, bars, SHAPE)
+    bars = make_barriers(STAGES, STAGES, sharers_of(SHAPE), loaders_of(SHAPE))
+    return Mainloop(a_desc, (b_desc, b1_desc), a_ring, b_rings, bars, scale_ring, SHAPE)

@@ -14,10 +14,26 @@ def shared_layout(rows, cols, dtype):
 
 @gluon.constexpr_function
 def mma_layout(columns, warps, dtype=gl.bfloat16):
-    """WGMMA's accumulator of so many columns, `warps` along its rows, of operands of `dtype`."""
+    """WGMMA's accumulator of so many columns, `warps` along its rows, of operands of `dtype`.
+
+    256 columns of int8 are two instructions, because Triton takes one of them for impossible.
+    """
+    columns = 128 if columns == 256 and dtype.is_int8() else columns
     return gl.NVMMADistributedLayout(
         [3, 0], [warps, 1], [16, columns, 256 // dtype.primitive_bitwidth]
     )
+
+
+@gluon.constexpr_function
+def in_bytes(type_):
+    """Whether operands of this type in PTX have 8 bits: s8.s8, or e4m3 and e5m2."""
+    return type_[0] in "se"
+
+
+@gluon.constexpr_function
+def acc_type(type_):
+    """The accumulator's type, of operands of this type in PTX."""
+    return gl.int32 if type_[0] == "s" else gl.float32
 
 
 @gluon.constexpr_function

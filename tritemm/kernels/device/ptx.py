@@ -25,19 +25,20 @@ def cluster_sync():
 
 
 @gluon.jit
-def barrier_init(first, COUNT: gl.constexpr, ARRIVALS: gl.constexpr, MORE: gl.constexpr):
-    """At `first`, `COUNT` barriers of one arrival, as many of `ARRIVALS`, and `MORE` of one.
+def barrier_init(first, COUNT: gl.constexpr, ARRIVALS: gl.constexpr, MORE: gl.constexpr,
+                 FULL: gl.constexpr = 1):  # fmt: skip
+    """At `first`, `COUNT` barriers of `FULL` arrivals, as many of `ARRIVALS`, and `MORE` of one.
 
     One thread branches around all: predicated one by one, each takes 29 ns more of the start.
     """
-    asm(_init_text(COUNT, ARRIVALS, MORE), (first,))
+    asm(_init_text(COUNT, ARRIVALS, MORE, FULL), (first,))
 
 
 @gluon.constexpr_function
-def _init_text(count, arrivals, more):
+def _init_text(count, arrivals, more, full):
     lines = [
         f"mbarrier.init.shared::cta.b64 [$1 + {8 * i}], {number};"
-        for i, number in enumerate([1] * count + [arrivals] * count + [1] * more)
+        for i, number in enumerate([full] * count + [arrivals] * count + [1] * more)
     ]
     return "\n".join([
         ".reg .pred other; .reg .b32 thread;",
@@ -84,6 +85,12 @@ def barrier_arrive(bar, mine, PROGRAMS: gl.constexpr = 1):
         {MAPA}
         @mine mbarrier.arrive.shared::{WHERE};"""
     asm(TEXT, (bar, mine.to(gl.int32)))
+
+
+@gluon.jit
+def barrier_arrive_copied(bar):
+    """Each thread arrives once its cp.async have."""
+    asm("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$1];", (bar,))
 
 
 @gluon.jit

@@ -5,6 +5,8 @@ import triton.language as tl
 
 #: Columns of tiles in one stripe of the serpentine order.
 STRIPE = tl.constexpr(16)
+#: Groups that are counted at a time.
+SOME = tl.constexpr(256)
 
 
 @triton.jit
@@ -41,6 +43,23 @@ def bounds(offs_ptr, group, count, size):
     end = tl.load(offs_ptr + group, mask=group < count, other=size)
     begin = tl.minimum(tl.maximum(begin, 0), size)
     return begin, tl.minimum(tl.maximum(begin, end), size)
+
+
+@triton.jit
+def group_of(slot, offs_ptr, count, size, BLOCK: tl.constexpr):
+    """The group of a slot, and the slots before it.
+
+    Group g, from row `begin` on, has the slots from begin // BLOCK + g on: always enough for its
+    tiles, and no sum over the groups before it.
+    """
+    group = 0
+    for first in range(0, count + 1, SOME):
+        g = first + tl.arange(0, SOME)
+        begin, _ = bounds(offs_ptr, g, count, size)
+        group += tl.sum(((g <= count) & (begin // BLOCK + g <= slot)).to(tl.int32))
+    group -= 1
+    begin, _ = bounds(offs_ptr, group, count, size)
+    return group, begin // BLOCK + group
 
 
 @triton.jit

@@ -34,21 +34,25 @@ def load_from(work, loop, unit):
 
 
 @gluon.constexpr_function
-def workers(consumers, clustered):
+def workers(consumers, clustered, copies=False):
     """Warps and registers of each role after the first consumer, which has the launch's.
 
     Consumers have a warpgroup each, if there are several, and take registers from the producer. In
-    a cluster idle warps fill up the producer's warpgroup.
+    a cluster idle warps fill up the producer's warpgroup. One that `copies` scales needs more.
     """
     warps = [4] * (consumers - 1) + [1] + [1, 2] * clustered
-    registers = {1: [], 2: [240], 3: [160, 160]}[consumers] + [24] + [24, 24] * clustered
+    each, few = {1: (240, 24), 2: (240, 24), 3: (160, 24)}[consumers]
+    if copies:
+        each, few = each - 8, few + 16
+    registers = [each] * (consumers - 1) + [few] + [few, few] * clustered
     return warps, registers
 
 
 @gluon.jit
-def run_roles(compute: gl.constexpr, producer: gl.constexpr, args, CONSUMERS: gl.constexpr):
+def run_roles(compute: gl.constexpr, producer: gl.constexpr, args, CONSUMERS: gl.constexpr,
+              COPIES: gl.constexpr = False):  # fmt: skip
     """Run `compute` in each of the `CONSUMERS` and `producer` in one warp, until all end."""
-    specialize(compute, producer, args, CONSUMERS, (), workers(CONSUMERS, False))
+    specialize(compute, producer, args, CONSUMERS, (), workers(CONSUMERS, False, COPIES))
 
 
 @builtin

@@ -8,6 +8,7 @@ from .raster import raster, split_batch, tiles_of, triangular
 
 #: Kernels are not specialised on these.
 SIZES = ["M", "N", "K", "B0", "B1", *(f"stride_c{axis}" for axis in "01mn")]
+SIZES += [f"stride_s{operand}{axis}" for operand in "ab" for axis in "1k"]
 
 #: Fixed chunks of K (`PARTS`) begin at multiples of so many elements; each BLOCK_K divides it.
 CUT = gl.constexpr(256)
@@ -28,6 +29,11 @@ class Unit:
     b1: Value
     row: Value
     col: Value
+
+    @gluon.jit
+    def finished(self, M, N):
+        """As much of M x N as a bias and scales are for."""
+        return M, N
 
 
 @gluon.constexpr_function

@@ -21,15 +21,16 @@ class Shape(str):
     have 64 bits if `WIDE`.
 
     The programs of a `CLUSTER` lie one below the other and share each tile of B, or side by side
-    and share A: `SHARED` says which. `TYPE` is the operands', in PTX. C is the accumulator as it is
-    if `PLAIN`. Else `BIAS` says whether the bias runs along the rows (m) or columns (n); then comes
-    the `ACTIVATION`; `LINES` as in `epilogue_ops.load_operands`. If it is `GATED`, the activation
-    is the gate's, and C has a column for two of the tile's. If C is `TRIANGULAR`, tiles have
-    elements on or below its diagonal, and are stored with their mirrors. In a cluster's program
-    RING bytes come before the barriers. They are the stages, and if SLOTS isn't 0, the partial sums
-    that come to it from there on; else these lie where the stages did. The next launch may begin
-    with this one, or, if `LATE`, once each program has multiplied its one tile. `GROUPS` are cut
-    along m, n or k, if anything is, and at most MOST_GROUPS, a power of two.
+    and share A: `SHARED` says which. `TYPE` is that of A and of B, in PTX. C is the accumulator as
+    it is if `PLAIN`. Else `BIAS` says whether the bias runs along the rows (m) or columns (n); then
+    comes the `ACTIVATION`; `LINES` as in `epilogue_ops.load_operands`. If it is `GATED`, the
+    activation is the gate's, and C has a column for two of the tile's. If C is `TRIANGULAR`, tiles
+    have elements on or below its diagonal, and are stored with their mirrors. In a cluster's
+    program RING bytes come before the barriers. They are the stages, and if SLOTS isn't 0, the
+    partial sums that come to it from there on; else these lie where the stages did. The next launch
+    may begin with this one, or, if `LATE`, once each program has multiplied its one tile. `GROUPS`
+    are cut along m, n or k, if anything is, and at most MOST_GROUPS, a power of two. `SUMS` as of a
+    `Problem`; scales are of `A_LINES` rows and `B_LINES` columns, 0 for all.
     """
 
     BLOCK_M: int
@@ -65,6 +66,9 @@ class Shape(str):
     LATE: bool = False
     GROUPS: str = ""
     MOST_GROUPS: int = 32
+    SUMS: str = "whole"
+    A_LINES: int = 1
+    B_LINES: int = 1
 
     def __new__(cls, *args, **fields):
         """Its text is what Triton's hooks write down, in JSON, of what is compiled."""

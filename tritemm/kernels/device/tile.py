@@ -33,11 +33,11 @@ def follow(PDL: tl.constexpr):
 def dot(a, b, acc, PRECISION: tl.constexpr):
     """acc + a @ b in acc's type; `PRECISION` says how fp32 operands are multiplied.
 
-    The interpreter multiplies bf16 bit patterns and knows no split precisions, so there the
+    The interpreter multiplies bf16 bit patterns and knows no split precisions, so there such
     operands are widened to fp32, which is exact, and fp32 is multiplied as fp32.
     """
     if INTERPRETED:
-        if a.dtype == tl.bfloat16:
+        if a.dtype == tl.bfloat16 or a.dtype.is_fp8():
             a = a.to(tl.float32)
             b = b.to(tl.float32)
         acc = tl.dot(a, b, acc, input_precision="ieee", out_dtype=acc.dtype)
@@ -48,12 +48,15 @@ def dot(a, b, acc, PRECISION: tl.constexpr):
 
 @triton.jit
 def apply_epilogue(acc, args, b0, b1, offs_m, offs_n, M, N,
-                   BIAS: tl.constexpr, ACTIVATION: tl.constexpr):  # fmt: skip
+                   BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
+                   A_LINES: tl.constexpr = 1, B_LINES: tl.constexpr = 1):  # fmt: skip
     """The elements of C at `offs_m` and `offs_n` of batch (b0, b1), before they are rounded.
 
     `args` are `EpilogueArgs`; the bias runs along the rows of C if `BIAS` is "m", else the columns.
     """
-    loaded = load_operands(args, b0, b1, offs_m, offs_n, M, N, BIAS)
+    loaded = load_operands(
+        args, b0, b1, offs_m, offs_n, M, N, BIAS, A_LINES=A_LINES, B_LINES=B_LINES
+    )
     return combine(acc, args, loaded, ACTIVATION)
 
 

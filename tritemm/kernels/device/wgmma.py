@@ -1,15 +1,15 @@
 """WGMMA of any width that is a multiple of 8, in PTX: Gluon's tensors have powers of two.
 
 A tile of A or B lies in lines of 128 bytes, swizzled: 64 elements of K for each row (or column),
-or, where it is stored the other way, 64 rows (or columns) for each element of K. So 64 rows, 64
-elements deep, are 64 lines or 8192 bytes. The accumulator of one or two slabs of 64 rows is a tuple
-of tensors [64, unit], one slab after another.
+128 of 8 bits, or, where it is stored the other way, 64 rows (or columns) for each element of K. So
+64 rows, a line deep, are 64 lines or 8192 bytes. The accumulator of one or two slabs of 64 rows is
+a tuple of tensors [64, unit], one slab after another.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .memory import acc_columns, mma_layout
+from .memory import acc_columns, acc_type, in_bytes, mma_layout
 
 
 @gluon.constexpr_function
@@ -30,7 +30,7 @@ def matrix_descriptor(address, LEADING: gl.constexpr):
 @gluon.jit
 def wgmma_first(a, b, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
                 TYPE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
-    """Begin to multiply 64 elements of K; return the accumulator, to which `wgmma` adds.
+    """Begin to multiply a line of K; return the accumulator, to which `wgmma` adds.
 
     `a` and `b` are from `matrix_descriptor`. The result may be read only after `wgmma_wait`. It
     isn't set to zero before: the consumer has its turn by then, and the tensor cores would wait.
@@ -43,7 +43,8 @@ def wgmma_first(a, b, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
     b = gl.full((64, UNIT), b, gl.int32, LAYOUT)
     return gl.inline_asm_elementwise(
         _wgmma_text(COLUMNS, SLABS, REGISTERS, TYPE, A_MAJOR, B_MAJOR, True),
-        written(SLABS * COLUMNS // 2) + ",r" * (2 * REGISTERS), (a, b), (gl.float32,) * COUNT,
+        written(SLABS * COLUMNS // 2, acc_type(TYPE)) + ",r" * (2 * REGISTERS), (a, b),
+        acc_types(TYPE, COUNT),
         is_pure=False, pack=REGISTERS,
     )  # fmt: skip
 
@@ -51,7 +52,7 @@ def wgmma_first(a, b, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
 @gluon.jit
 def wgmma(acc, a, b, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
           TYPE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
-    """Begin to multiply 64 elements of K, and add to `acc`, as `wgmma_first`."""
+    """Begin to multiply a line of K, and add to `acc`, as `wgmma_first`."""
     REGISTERS: gl.constexpr = unit(COLUMNS) // 2
     SHAPE: gl.constexpr = acc[0].shape
     LAYOUT: gl.constexpr = acc[0].type.layout
@@ -59,8 +60,8 @@ def wgmma(acc, a, b, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
     b = gl.full(SHAPE, b, gl.int32, LAYOUT)
     return gl.inline_asm_elementwise(
         _wgmma_text(COLUMNS, SLABS, REGISTERS, TYPE, A_MAJOR, B_MAJOR, False),
-        in_place(acc_columns(acc) // 2) + ",r" * (2 * REGISTERS),
-        acc + (a, b), (gl.float32,) * len(acc), is_pure=False, pack=REGISTERS,
+        in_place(acc_columns(acc) // 2, acc[0].dtype) + ",r" * (2 * REGISTERS),
+        acc + (a, b), (acc[0].dtype,) * len(acc), is_pure=False, pack=REGISTERS,
     )  # fmt: skip
 
 
@@ -68,14 +69,29 @@ def wgmma(acc, a, b, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
 def wgmma_wait(acc, PENDING: gl.constexpr):
     """`acc`, once at most `PENDING` of the last `wgmma` are in flight."""
     return gl.inline_asm_elementwise(
-        f"wgmma.wait_group.sync.aligned {PENDING};", in_place(acc_columns(acc) // 2), acc,
-        (gl.float32,) * len(acc), is_pure=False, pack=acc[0].shape[1] // 2,
+        f"wgmma.wait_group.sync.aligned {PENDING};", in_place(acc_columns(acc) // 2, acc[0].dtype),
+        acc, (acc[0].dtype,) * len(acc), is_pure=False, pack=acc[0].shape[1] // 2,
     )  # fmt: skip
+
+
+@gluon.jit
+def pinned(acc):
+    """`acc`, a tensor [64, columns], computed here: LLVM would move it behind later `wgmma`."""
+    COUNT: gl.constexpr = acc.shape[1] // 2
+    return gl.inline_asm_elementwise(
+        "// pinned", in_place(COUNT, acc.dtype), [acc], acc.dtype, is_pure=False, pack=COUNT
+    )
+
+
+@gluon.constexpr_function
+def acc_types(type_, count):
+    """Types of so many tensors of an accumulator."""
+    return (acc_type(type_),) * count
 
 
 @gluon.constexpr_function
 def _wgmma_text(columns, slabs, registers, type_, a_major, b_major, first):
-    """Four WGMMA per slab, 16 elements of K each; the `first` overwrites the accumulator.
+    """Four WGMMA per slab, 32 bytes of K each; the `first` overwrites the accumulator.
 
     The scalars come once for each register of a tensor, behind the accumulator that is written
     and, but for the `first`, that is read. Distances are in units of 16 bytes: a step of K is 32
@@ -86,7 +102,13 @@ def _wgmma_text(columns, slabs, registers, type_, a_major, b_major, first):
     a, b = scalars, scalars + registers
     step_a, step_b = 2 if a_major == "N" else 128, 2 if b_major == "T" else 128
     upper = 1 << 30 | 1024 // 16  # swizzled lines of 128 bytes, 8 of them 1024 bytes
-    turned = f"{int(a_major != 'N')}, {int(b_major != 'T')}"
+    # Only 16-bit operands may be stored the other way, and only floating-point ones be negated.
+    shape, how = f"m64n{columns}k{32 if in_bytes(type_) else 16}", ""
+    if type_[0] != "s":
+        how = ", 1, 1"
+    if not in_bytes(type_):
+        how += f", {int(a_major != 'N')}, {int(b_major != 'T')}"
+    types = f"{'s32' if type_[0] == 's' else 'f32'}.{type_}"
     lines = [
         "{", ".reg .pred adds;", ".reg .b32 lower;", ".reg .b64 a, b;", "wgmma.fence.sync.aligned;",
     ]  # fmt: skip
@@ -101,19 +123,18 @@ def _wgmma_text(columns, slabs, registers, type_, a_major, b_major, first):
             lines += [
                 f"add.s32 lower, ${a}, {step * step_a + slab * 512};",
                 f"mov.b64 a, {{lower, {upper}}};",
-                f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{type_}.{type_} {{{acc}}}, "
-                f"a, b, adds, 1, 1, {turned};",
+                f"wgmma.mma_async.sync.aligned.{shape}.{types} {{{acc}}}, a, b, adds{how};",
             ]
     return "\n".join([*lines, "wgmma.commit_group.sync.aligned;", "}"])
 
 
 @gluon.constexpr_function
-def written(count):
-    """Constraints of `count` registers that are written."""
-    return ",".join(["=f"] * count)
+def written(count, dtype, how="="):
+    """Constraints of `count` registers of `dtype` that are written."""
+    return ",".join([how + ("f" if dtype.is_floating() else "r")] * count)
 
 
 @gluon.constexpr_function
-def in_place(count):
-    """Constraints of `count` registers that are read and written."""
-    return ",".join(["=f"] * count + [str(i) for i in range(count)])
+def in_place(count, dtype):
+    """Constraints of `count` registers of `dtype` that are read and written."""
+    return ",".join([written(count, dtype), *(str(i) for i in range(count))])

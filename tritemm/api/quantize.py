@@ -1,0 +1,78 @@
+"""`quantize`: matrices of 8 bits with scales, as scaled products take them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from ..dtypes import check_flag
+from ..op.quantize import QUANTIZE, TYPES
+from ..problem.scales import BLOCK
+from .arguments import pair
+
+NAMES: dict[Any, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
+SCALINGS = ("tensor", "row", "block", "block2d")
+
+
+class Quantized(NamedTuple):
+    """Values of 8 bits, [..., M, K], and their fp32 scale, of a shape that `quantize` says."""
+
+    values: torch.Tensor
+    scale: torch.Tensor
+
+    def dequantize(self) -> torch.Tensor:
+        """values * scale, in float32."""
+        scale = self.scale
+        for dim in (-2, -1) if scale.dim() else ():
+            if 1 < scale.shape[dim] < (size := self.values.shape[dim]):
+                scale = scale.repeat_interleave(BLOCK, dim).narrow(dim, 0, size)
+        return self.values.float() * scale
+
+
+def quantize(
+    x: torch.Tensor, dtype: str | torch.dtype = "fp8", scaling: str = "row", *,
+    transpose: bool = False, stochastic: bool = False,
+) -> Quantized | tuple[Quantized, Quantized]:  # fmt: skip
+    """x, [..., M, K] in float16, bfloat16 or float32, as values of 8 bits times fp32 scales.
+
+    Args:
+        dtype: "fp8" (torch.float8_e4m3fn), "int8", or torch.float8_e4m3fn, float8_e5m2 or int8.
+        scaling: what shares a scale. "tensor": all of x, []; "row": [..., M, 1]; "block": 128 along
+            K, [..., M, ceil(K / 128)] with M contiguous; "block2d": 128 x 128 of a 2-D x,
+            [ceil(M / 128), ceil(K / 128)].
+        transpose: also quantise x.mT, of a 2-D x; returns both.
+        stochastic: round up or down at random, so that the mean is x / scale; else to the nearest.
+
+    A scale is max |x|, 1e-12 at least, over the type's largest number, 448, 57344 or 127. Values
+    are torch's `(x.float() / scale).to(dtype)` to the bit, with `.round()` before for int8; their
+    rows begin at multiples of 16 bytes. NaN makes all fp8 that shares its scale NaN; infinity
+    becomes NaN, and the others 0. In int8 these are 0, and the scale is NaN or infinite. No
+    gradient comes back to x. Raises RuntimeError if the GPU has no fp8 or x is elsewhere, and
+    TypeError, NotImplementedError or ValueError for arguments that can't be.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> tritemm.quantize(torch.tensor([[127.0, -2.5]], device=device), "int8").values.tolist()
+    [[127, -2]]
+    """
+    pair("quantize", ("x", "x"), x, x, cast=False, axis=None)
+    check_flag("transpose", transpose)
+    check_flag("stochastic", stochastic)
+    if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise NotImplementedError(f"x is {x.dtype}; float16, bfloat16 and float32 are quantised")
+    if (target := NAMES.get(dtype, dtype)) not in TYPES:
+        able = ", ".join(map(repr, (*NAMES, *TYPES)))
+        raise ValueError(f"dtype is {dtype!r}; x is quantised to one of {able}")
+    if scaling not in SCALINGS:
+        raise ValueError(f"scaling is {scaling!r}; it is one of {', '.join(SCALINGS)}")
+    if x.dim() < 2 or (x.dim() > 2 and (transpose or scaling == "block2d")):
+        need = "[..., M, K]" if x.dim() < 2 else '[M, K] with transpose=True or "block2d"'
+        raise ValueError(f"x has shape {list(x.shape)}; it is a matrix, {need}")
+    seed = torch.randint(2**62, (), device=x.device) if stochastic else None
+    made = QUANTIZE(x.detach().flatten(0, -2), target, scaling, transpose, seed)
+    if transpose:
+        return Quantized(*made[:2]), Quantized(*made[2:])
+    if x.dim() > 2:
+        made = [t.view(*x.shape[:-1], t.shape[-1]) if t.dim() else t for t in made]
+    return Quantized(*made)

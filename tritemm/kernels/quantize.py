@@ -1,0 +1,108 @@
+"""Quantises a matrix to 8 bits with fp32 scales; not a rung, but a step before one.
+
+A program loads a tile once, and stores its codes and those of its transpose, with zeros up to the
+pitch, so that stores are wide.
+"""
+
+import triton
+import triton.language as tl
+
+from .device.tile import INTERPRETED
+
+#: The least maximum that a scale is made of, so that zeros have a scale too.
+LEAST = tl.constexpr(1e-12)
+
+
+@triton.jit
+def divide(x, scale, EXACT: tl.constexpr):
+    """x / scale, correctly rounded if `EXACT`; else off by 2**-18 ulp, and then rounded.
+
+    That changes no scale, and no code of 16-bit x: all mantissas were tried with all of maxima.
+    """
+    if INTERPRETED or EXACT:
+        quotient = tl.div_rn(x, scale)
+    else:
+        RCP: tl.constexpr = "rcp.approx.ftz.f32 $0, $1;"
+        inverse = tl.inline_asm_elementwise(RCP, "=f,f", [scale], tl.float32, True, 1)
+        inverse *= 0.99999976  # below 1 / scale: the rest is positive, and -0 stays -0
+        rest = tl.fma(tl.minimum(scale, 3e38), -inverse, 1.0) * inverse  # inf * 0 would be NaN
+        quotient = tl.fma(x, inverse, x * rest)
+    return quotient
+
+
+@triton.jit
+def scale_of(tile, scale, inside, LARGEST: tl.constexpr, LINES: tl.constexpr, FIND: tl.constexpr):
+    """The scales of a tile's lines, or of all of it: stored if `FIND`, else loaded."""
+    if FIND:
+        bits = tile.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF  # NaN has the largest
+        most = tl.max(bits, 1)
+        most = (most if LINES else tl.max(most, 0)).to(tl.float32, bitcast=True)
+        found = divide(tl.where(most < LEAST, LEAST, most), LARGEST, False)
+        tl.store(scale, found, mask=inside)
+    else:
+        found = tl.load(scale, mask=inside, other=1)
+    return found[:, None] if LINES else found
+
+
+@triton.jit
+def codes(x, scale, seed, nth, LARGEST: tl.constexpr, MANTISSA: tl.constexpr, DRAW: tl.constexpr):
+    """Those nearest to x / scale, ties to even; or with `DRAW` either neighbour's, at random."""
+    x = divide(x.to(tl.float32), scale, x.dtype == tl.float32)
+    if MANTISSA == 0 or DRAW or INTERPRETED:
+        steps, base, sign = tl.minimum(tl.maximum(x, -LARGEST), LARGEST), 0, 0
+        if MANTISSA > 0:
+            bits = steps.to(tl.int32, bitcast=True)
+            normal: tl.constexpr = 129 - (1 << (6 - MANTISSA))  # least exponent, as fp32 biases it
+            exponent = tl.maximum((bits >> 23) & 255, normal)
+            unit = ((254 + MANTISSA - exponent) << 23).to(tl.float32, bitcast=True)
+            steps = tl.abs(steps) * unit  # codes from `base` on are 1 apart
+            base, sign = (exponent - normal) << MANTISSA, (bits >> 24) & 128
+        if DRAW:
+            a, b, c, d = tl.randint4x(tl.load(seed), nth)
+            random = tl.reshape(tl.join(tl.join(a, b), tl.join(c, d)), x.shape)
+            whole = tl.floor(steps)
+            steps = whole + (tl.uint_to_uniform_float(random) < steps - whole).to(tl.float32)
+        # 1.5 * 2**23 leaves the nearest integer, and its code, in the low bits.
+        code = ((steps + 12582912.0).to(tl.int32, bitcast=True) + base) | sign
+        code = tl.where(x == x, code, 127 if MANTISSA > 0 else 0).to(tl.uint8)
+    else:
+        code = x.to(tl.float8e4nv if MANTISSA == 3 else tl.float8e5).to(tl.uint8, bitcast=True)
+    return code
+
+
+@triton.jit
+def quantize_kernel(
+    x, values, scale, values_t, scale_t, seed, M, K, stride_m, stride_k, pitch, pitch_t,
+    scale_m, scale_k, scale_tm, scale_tk, LARGEST: tl.constexpr, MANTISSA: tl.constexpr,
+    LINES: tl.constexpr, FIND: tl.constexpr, STORE: tl.constexpr, DRAW: tl.constexpr,
+    TRANSPOSE: tl.constexpr, A: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    """Of a tile [A, B] of x, and of its transpose, scales if `FIND` and codes if `STORE`."""
+    tiles = tl.cdiv(K, B)
+    # int64: M * K can pass 2**31
+    i, j = (tl.program_id(0) // tiles).to(tl.int64), (tl.program_id(0) % tiles).to(tl.int64)
+    nth, col = tl.arange(0, A), j * B + tl.arange(0, B)
+    # Of a tile to be turned, a thread has rows A / 4 apart: these are neighbours in x.
+    row = i * A + (nth % (A // 4) * 4 + nth // (A // 4) if TRANSPOSE else nth)
+    rows, cols = row[:, None], col[None, :]
+    tile = tl.load(x + rows * stride_m + cols * stride_k, (rows < M) & (cols < K), other=0)
+    line, inside = (row, row < M) if LINES else (i, i >= 0)
+    found = scale_of(tile, scale + line * scale_m + j * scale_k, inside, LARGEST, LINES, FIND)
+    code = tile
+    if STORE:
+        four = (rows * pitch + j * B) // 4 + tl.arange(0, B // 4)[None, :]
+        code = codes(tile, found, seed, four, LARGEST, MANTISSA, DRAW)
+        tl.store(values + rows * pitch + cols, code, mask=(rows < M) & (cols < pitch))
+    if TRANSPOSE:
+        tile = tl.reshape(tile if LINES else code, [4, A // 4, B])
+        tile = tl.reshape(tl.permute(tile, [2, 1, 0]), [B, A])
+        rows, cols = i * A + nth[None, :], col[:, None]
+        scale_t += (col if LINES else j) * scale_tm + i * scale_tk
+        if LINES:
+            found = scale_of(tile, scale_t, col < K, LARGEST, LINES, FIND)
+            four = (cols * pitch_t + i * A) // 4 + tl.arange(0, A // 4)[None, :]
+        elif FIND:
+            tl.store(scale_t, found)
+        if STORE:
+            code = codes(tile, found, seed, four, LARGEST, MANTISSA, DRAW) if LINES else tile
+            tl.store(values_t + cols * pitch_t + rows, code, mask=(rows < pitch_t) & (cols < K))

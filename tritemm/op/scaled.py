@@ -1,0 +1,123 @@
+"""The operator of products with scales: what torch's dispatcher, compilers and counters see.
+
+`tritemm::scaled_mm` is activation(alpha * (a * scale_a) @ (b * scale_b) + bias) + beta * residual
+of 8-bit operands; scales are [lines, steps of K], as `api.scaled` makes them. It has no
+derivatives, for its operands have none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+from ..plan.kinds import product
+from ..problem import BLOCK, Besides, EpilogueInputs, result_shape
+from ..runtime import fast_path
+from ..runtime.operators import define, implement, implement_whole
+from ..runtime.sizes import fits, holds, known
+from ..runtime.torch_private import untraced, without_gradient
+
+#: What shares a scale, as callers name it: in words, or by torch's `ScalingType` of this name.
+RECIPES = {
+    "tensor": "TensorWise",
+    "row": "RowWise",
+    "block": "BlockWise1x128",
+    "block2d": "BlockWise128x128",
+}
+Recipe = Any
+#: Types of operands beside int8; two different ones too.
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+_ARGUMENTS = "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? offs, bool promoted, "
+_ARGUMENTS += "Tensor? bias, Tensor? residual, str activation, float alpha, float beta, str kernel"
+SCALED = define(f"scaled_mm({_ARGUMENTS}, ScalarType out_dtype) -> Tensor")
+SCALED_OUT = define(f"scaled_mm_out({_ARGUMENTS}, *, Tensor(a!) out) -> ()")
+
+
+def scaled(a, b, scale_a, scale_b, offs, *args, out=None) -> torch.Tensor:
+    """The operator's result, past torch's dispatcher where nobody watches; it is `out` if given.
+
+    Without `out`, the last of the `args` is the result's type.
+    """
+    if fast_path.unwatched(a, b, (scale_a, scale_b, offs, *args[1:3]), out):
+        options = args if out is None else (*args, out.dtype)
+        return _product(a, b, scale_a, scale_b, offs, *options, out=out)
+    if out is None:
+        return SCALED(a, b, scale_a, scale_b, offs, *args)
+    SCALED_OUT(a, b, scale_a, scale_b, offs, *args, out=out)
+    return out
+
+
+@untraced
+def _product(a, b, scale_a, scale_b, offs, promoted, *args, out=None) -> torch.Tensor:
+    *epilogue, kernel, out_dtype = args
+    then = EpilogueInputs.made(a, b, *epilogue)
+    besides = Besides(offs, (scale_a, scale_b, promoted))
+    return product(a, b, out, (kernel, None, None, out_dtype), then, besides)
+
+
+def _product_out(*args, out) -> None:
+    _product(*args, out.dtype, out=out)
+
+
+def _fake(a, b, scale_a, scale_b, offs, promoted, *args) -> torch.Tensor:
+    groups = () if offs is None else (offs.shape[0],)
+    return a.new_empty(result_shape(a, b, args[2], *groups), dtype=args[-1])
+
+
+def of_lines(name: str, scale, recipe: Recipe, matrix, lines: int, K: int) -> torch.Tensor:
+    """A matrix's scales as the operator takes them, [lines, steps of K]; or an error."""
+    if not isinstance(scale, torch.Tensor):
+        raise TypeError(f"{name} must be Tensor, not {type(scale).__name__}")
+    if scale.dtype != torch.float32 or scale.device != matrix.device:
+        raise RuntimeError(
+            f"{name} is {scale.dtype} on {scale.device}; it is float32, on {matrix.device}"
+        )
+    word = _word_of(name, recipe)
+    steps, bands = -(-K // BLOCK), -(-lines // BLOCK)
+    shape, possible = scale.shape, ""
+    if word == "tensor":
+        if known(scale.numel() == 1):
+            return scale.reshape(1, 1).expand(lines, 1)
+        possible = "one number"
+    elif word == "row":
+        if holds(scale.numel() == lines) and (scale.dim() == 1 or 1 in shape):
+            return scale.reshape(lines, 1)
+        possible = f"[{lines}, 1] or [1, {lines}]"
+    elif word == "block":
+        if fits(shape, (lines, steps)):
+            return scale
+        possible = f"[{lines}, {steps}]"
+    else:
+        padded = -(-steps // 4) * 4  # as torch has it
+        by_steps = any(fits(shape, (n, bands), known) for n in (steps, padded))
+        by_lines = fits(shape, (bands, steps), known)
+        if by_steps and not (by_lines and known(scale.stride(1) == 1 != scale.stride(0))):
+            return scale.mT[:, :steps]
+        if by_lines:
+            return scale
+        possible = f"[{steps}, {bands}] or [{bands}, {steps}]"
+    raise RuntimeError(f"{name} has shape {list(shape)}; for {word!r} it is {possible}")
+
+
+def _word_of(name: str, recipe: Recipe) -> str:
+    """The word of a recipe."""
+    name_of_it = getattr(recipe, "name", None)
+    word = next((word for word, torchs in RECIPES.items() if torchs == name_of_it), recipe)
+    if word not in RECIPES:
+        raise ValueError(f"scale_recipe of {name} is {recipe!r}; one of {', '.join(RECIPES)}")
+    return word
+
+
+implement_whole(SCALED, _product, _fake)
+implement(SCALED_OUT, _product_out, "CPU", "CUDA")
+implement(SCALED_OUT, lambda *args, out: None, "Fake")
+implement(SCALED_OUT, without_gradient(SCALED_OUT), "Autograd")
+
+
+@register_flop_formula([torch.ops.tritemm.scaled_mm, torch.ops.tritemm.scaled_mm_out])
+def _flops(a_shape, b_shape, *args, out_shape=None, out=None) -> int:
+    """Multiplications and additions, if the groups share all that is cut."""
+    return 2 * a_shape[-2] * a_shape[-1] * b_shape[-1]

@@ -1,0 +1,63 @@
+"""The scales of operands of 8 bits, and how their products are summed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from .matrix import Matrix
+
+#: Elements of K, and lines of an operand, that share a scale where scales are of blocks.
+BLOCK = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Scales:
+    """What A's and B's elements are multiplied with: fp32 matrices of [lines, steps of K].
+
+    Lines are A's rows, or B's columns. A scale is of one line, of 128 or of all, and of all of K or
+    of 128 elements. Of what the tensor core sums, which keeps 14 bits of fp8, each 128 elements of
+    K are added in fp32 if `promoted`.
+    """
+
+    a: Matrix
+    b: Matrix
+    promoted: bool
+
+    @staticmethod
+    def of(a: torch.Tensor, b: torch.Tensor, promoted: bool) -> Scales:
+        """Those of two tensors [lines, steps], or [groups, lines, steps]."""
+        return Scales(_matrix(a), _matrix(b), promoted)
+
+    def transposed(self) -> Scales:
+        """Those of C.T."""
+        return Scales(self.b, self.a, self.promoted)
+
+    @property
+    def blocks(self) -> bool:
+        """Whether one of them changes along K."""
+        return self.a.cols > 1 or self.b.cols > 1
+
+    def per(self, M: int, N: int) -> tuple[int, int]:
+        """Of so many rows and columns, how many have a scale together: 1, 128, or 0 for all."""
+        return _lines_per(self.a, M), _lines_per(self.b, N)
+
+    def __str__(self) -> str:
+        words = [f"{m.rows} x {m.cols}" for m in (self.a, self.b)]
+        return f"scales {words[0]} and {words[1]}" + ", promoted" * self.promoted
+
+
+def _matrix(scale: torch.Tensor) -> Matrix:
+    """A tensor's matrix; along what has one element there is no stride."""
+    sizes = (1,) * (4 - scale.dim()) + tuple(scale.shape)
+    strides = (0,) * (4 - scale.dim()) + scale.stride()
+    steps = tuple(step if n > 1 else 0 for n, step in zip(sizes, strides, strict=True))
+    _, _, lines, along_k = sizes
+    return Matrix(scale.dtype, lines, along_k, steps, scale.data_ptr() % 16 == 0)
+
+
+def _lines_per(scale: Matrix, count: int) -> int:
+    if scale.rows != count:
+        return BLOCK
+    return 0 if scale.strides[2] == 0 else 1
