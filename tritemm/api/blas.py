@@ -38,7 +38,8 @@ def linear(
     Args:
         input: [..., in_features].
         weight: [out_features, in_features], or [in_features]: then the result has one dimension
-            less.
+            less. Or a `tritemm.nn.Int4Weight`: with it, no `out` and no options, and a bias of
+            [out_features].
         bias: [out_features], with a gated activation as many as the weight has rows; or [] or [1].
         activation: "relu", "gelu" (by the error function), "gelu_tanh", "silu"; or a gated one,
             "swiglu", silu(gate) * up, or "geglu", gelu(gate) * up, of a weight whose first half of
@@ -66,6 +67,9 @@ def linear(
     if plain and (result := again(input, weight, bias)) is not None:
         return result
     if not isinstance(weight, torch.Tensor):
+        if isinstance(weight, torch.nn.Module):  # an Int4Weight, which multiplies by itself
+            options |= {} if out is None else {"out": out}
+            return weight(input, bias, activation=activation, residual=residual, **options)
         return without_tensors(
             linear, input, weight, bias,
             activation=activation, residual=residual, out=out, **options,

@@ -1,0 +1,336 @@
+"""Weights of 4 bits: `tritemm.nn.Int4Weight`, and `tritemm.linear` by one."""
+
+import contextlib
+import copy
+import dataclasses
+import doctest
+import io
+import itertools
+import re
+import tempfile
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import tritemm
+from tests.harness import DEVICE, assert_right
+from tritemm.compile import pool, sass
+from tritemm.compile.driver import standing_for
+from tritemm.kernels import int4 as kernels
+from tritemm.nn import Int4Weight
+from tritemm.nn import int4 as module
+from tritemm.op import int4 as op
+from tritemm.problem import ACTIVATIONS, GATED, EpilogueInputs, activated
+from tritemm.runtime import binding
+
+TYPES = [torch.bfloat16, torch.float16]
+WIDE = torch.float32
+
+
+def random(*shape, dtype=torch.bfloat16):
+    """Values whose mean is not zero, so that a missing term is seen."""
+    return (torch.randn(shape, device=DEVICE) + torch.linspace(-1, 1, shape[-1], device=DEVICE)).to(
+        dtype
+    )
+
+
+def exact_weight(n, k, group, dtype=torch.bfloat16):
+    """Whole numbers, and scales that leave them whole and small."""
+    numbers = torch.randint(-8, 8, (n, k), device=DEVICE)
+    scale = 2.0 ** torch.randint(0, 3, (k // group, n), device=DEVICE)
+    return Int4Weight(Int4Weight.pack(numbers), scale.to(dtype)), numbers
+
+
+#: Rows, N, K and the group: each tile of rows, N inside a block of 8, parts of K.
+SHAPES = {
+    "one row": (1, 24, 256, 128),
+    "few rows": (5, 77, 1024, 32),
+    "a tile of 16": (16, 64, 512, 64),
+    "a tile of 32": (27, 130, 128, 128),
+    "a tile of 64": (50, 129, 384, 128),
+    "tiles of 128": (131, 136, 256, 256),
+    "parts": (3, 8, 4096, 128),
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize(("m", "n", "k", "group"), SHAPES.values(), ids=SHAPES)
+def test_every_element_is_right(m, n, k, group, dtype):
+    x, bias = random(m, k, dtype=dtype), random(n)
+    weight = Int4Weight.of(random(n, k, dtype=dtype), group)
+    assert weight.shape == (n, k) and weight.scale.dtype == dtype
+    dense = weight.dequantize(WIDE).mT
+    out = tritemm.linear(x, weight, bias)
+    assert out.dtype == dtype
+    assert_right(out, x, dense, ending=EpilogueInputs(bias))
+    weight, numbers = exact_weight(n, k, group, dtype)
+    x = torch.randint(-1, 2, (m, k), device=DEVICE).to(dtype)
+    dense = weight.dequantize(WIDE).mT
+    assert torch.equal(dense, (numbers * weight.scale.mT.repeat_interleave(group, 1)).mT)
+    assert_right(weight(x), x, dense)
+
+
+def test_parts_of_k_are_chosen_and_any_config_is_right():
+    device = dataclasses.replace(kernels.Device.of(torch.device(DEVICE)), sms=132, shared=232448)
+    for m, n, steps in itertools.product((1, 16, 64, 256), (8, 999, 4096, 28672), (1, 3, 65, 112)):
+        chosen = kernels.config(m, n, steps, device)
+        parts = chosen["SPLIT_K"]
+        assert (parts - 1) * -(-steps // parts) < steps, "a part is empty"
+        if chosen["LANES"] == 1:
+            stage = chosen["BLOCK_N"] * 64 + chosen["BLOCK_M"] * 256
+            assert chosen["STAGES"] > 1 and stage * chosen["STAGES"] <= device.shared
+    assert kernels.config(1, 4096, 112, device)["SPLIT_K"] > 1
+    weight, _ = exact_weight(70, 1024, 128)
+    x = torch.randint(-1, 2, (11, 1024), device=DEVICE).bfloat16()
+    for rows, columns, parts, warps, lanes in (
+        (8, 64, 8, 4, 1), (8, 128, 4, 4, 1), (16, 128, 3, 8, 1), (16, 64, 1, 4, 1),
+        (8, 16, 2, 8, 8), (8, 32, 3, 4, 4), (16, 32, 1, 4, 4), (8, 64, 2, 2, 2),
+    ):  # fmt: skip
+        chosen = {"BLOCK_M": rows, "BLOCK_N": columns, "SPLIT_K": parts, "STAGES": 3}
+        chosen |= {"WARPS": warps, "LANES": lanes}
+        out = x.new_full((11, 70), torch.nan)
+        kernels.multiply(x, weight.packed, weight.scale, None, out, chosen)
+        assert_right(out, x, weight.dequantize(WIDE).mT)
+
+
+def test_inputs_of_any_strides_and_dimensions():
+    weight, _ = exact_weight(24, 256, 128)
+    x = torch.randint(-1, 2, (6, 256), device=DEVICE).bfloat16()
+    want = weight(x)
+    assert torch.equal(weight(x.view(2, 3, 256)), want.view(2, 3, 24))
+    assert torch.equal(weight(x[4]), want[4])
+    assert torch.equal(weight(x.mT.contiguous().mT), want)
+    apart = torch.full((6, 2, 257), torch.nan, dtype=x.dtype, device=DEVICE)
+    apart[:, 1, 1:] = x  # at odd addresses
+    assert torch.equal(weight(apart[:, 1, 1:]), want)
+    assert weight(x[:0]).shape == (0, 24) and weight(x.view(3, 2, 256)[:, :0]).shape == (3, 0, 24)
+
+
+@pytest.mark.parametrize("activation", [None, *filter(None, ACTIVATIONS), *GATED])
+def test_what_follows_is_torchs(activation):
+    x, bias, weight = random(3, 128), random(10), Int4Weight.of(random(10, 128))
+    plain = tritemm.linear(x, weight, bias)
+    residual = random(3, 5 if activation in GATED else 10)
+    got = tritemm.linear(x, weight, bias, activation=activation, residual=residual)
+    assert torch.equal(got, activated(plain, activation or "") + residual)
+
+
+def code_of(m, group, dtype, sm):
+    """Registers and bytes of stack of a thread, and the instructions; not where it interprets."""
+    device = kernels.Device("", divmod(sm, 10), 132, 232448 if sm == 90 else 101376)
+    values = {"M": m, "N": 4096, "STEPS": 112, "GROUP": group, "PDL": sm >= 90}
+    values |= kernels.config(m, 4096, 112, device)
+    tensors = dict.fromkeys(("x", "scale", "bias", "out"), dtype)
+    tensors |= {"packed": torch.uint8, "partials": torch.float32, "counters": torch.int32}
+    values |= {name: torch.empty(8, dtype=kind, device="meta") for name, kind in tensors.items()}
+    options = {"num_warps": values["WARPS"]}
+    with standing_for(sm), tempfile.NamedTemporaryFile() as file:
+        code = binding.compile_kernel(kernels.int4_kernel, (1,), values, options).asm["cubin"]
+        file.write(code)
+        file.flush()
+        usage = sass.parse_usage(sass.run_tool("cuobjdump", "-res-usage", file.name))
+    return usage, sass.disassemble([code], sm)[0]
+
+
+@pytest.mark.latest
+def test_what_is_made_of_a_byte_stays_in_its_thread():
+    """Bytes are copied and read 16 at a time, and nothing goes through shared memory after that."""
+    with contextlib.closing(pool.Worker()) as worker:
+        for m, group, dtype, sm, mma in (
+            (1, 128, torch.bfloat16, 90, "HMMA.16816"), (4, 32, torch.half, 80, "HMMA.16816"),
+            (8, 32, torch.bfloat16, 90, "HGMMA.64x8"), (16, 128, torch.half, 90, "HGMMA.64x16"),
+            (64, 128, torch.bfloat16, 90, "HGMMA.64x64"), (200, 128, torch.half, 90, "HGMMA.64x64"),
+            (16, 64, torch.bfloat16, 80, "HMMA.16816"),
+        ):  # fmt: skip
+            (_, stack), text = worker.ask(code_of, m, group, dtype, sm)
+            loop = text[text.index(mma) : text.rindex(mma)]
+            _, found = sass.count_instructions(loop)
+            assert stack == 0 and not any(name.startswith(("STS", "SHFL")) for name in found)
+            if m <= 4:  # straight into registers
+                assert re.search(r"LDG.E\S*.128", text) and "BAR" not in loop
+            else:
+                assert "LDGSTS.E.BYPASS.128" in text and "LDS.128" in text
+
+
+# The weight
+
+
+def test_where_each_number_is_stored():
+    weight, numbers = exact_weight(11, 384, 128)
+    assert weight.packed.shape == (2, 3, 8, 64)
+    n, k = torch.meshgrid(torch.arange(11), torch.arange(384), indexing="ij")
+    column = k % 64  # 8 a + 2 t + b
+    byte = 16 * (column // 2 % 4) + 2 * (column // 8) + column % 2
+    stored = weight.packed.cpu()[n // 8, k // 128, n % 8, byte].int()
+    assert torch.equal((stored >> 4 * (k // 64 % 2) & 15) - 8, numbers.cpu().int())
+
+
+@pytest.mark.parametrize("group", [32, 64, 128, 384])
+def test_the_nearest_weight(group):
+    """Less error than by the scales that the largest magnitude over 7 would be."""
+    dense = torch.randn(24, 384, device=DEVICE)
+    dense[0] = 0
+    dense[1, 3] = -100
+    got = Int4Weight.of(dense, group).dequantize(WIDE)
+    groups = dense.view(24, -1, group)
+    scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-9) / 7
+    usual = ((groups / scale).round() * scale).view_as(dense)
+    assert torch.equal(got[0], dense[0]) and abs(got[1, 3] + 100) < 0.4
+    ours, theirs = ((each - dense)[2:].square().mean() for each in (got, usual))
+    assert ours < 0.9 * theirs
+    assert Int4Weight.of(dense.double(), group).scale.dtype == torch.bfloat16
+    assert Int4Weight.of(dense.half(), group).scale.dtype == torch.float16
+
+
+def test_buffers_go_where_modules_go():
+    weight = Int4Weight.of(random(16, 256), 64)
+    file = io.BytesIO()
+    torch.save(weight.state_dict(), file)
+    file.seek(0)
+    other = Int4Weight(torch.zeros_like(weight.packed), torch.zeros_like(weight.scale))
+    other.load_state_dict(torch.load(file))
+    layers = torch.nn.Sequential(copy.deepcopy(weight))
+    for each in (other, layers[0]):
+        assert torch.equal(each.dequantize(), weight.dequantize())
+    assert list(layers.state_dict()) == ["0.packed", "0.scale"] and not list(layers.parameters())
+    half = layers.to(torch.float16)[0]
+    assert half.packed.dtype == torch.uint8 and half.scale.dtype == torch.float16
+    assert copy.deepcopy(weight).to("meta")(random(2, 256).to("meta")).shape == (2, 16)
+
+
+# What torch asks of an operator
+
+
+def test_gradients():
+    weight = Int4Weight.of(random(24, 256))
+    x, bias = random(2, 3, 256).requires_grad_(), random(24).requires_grad_()
+    out = tritemm.linear(x, weight, bias)
+    grad = random(2, 3, 24)
+    of_x, of_bias = torch.autograd.grad(out, (x, bias), grad)
+    assert_right(of_x, grad, weight.dequantize())
+    torch.testing.assert_close(of_bias, grad.sum((0, 1)), rtol=0.02, atol=0.02)
+    assert torch.equal(out, tritemm.linear(x.detach(), weight, bias.detach()))
+    product = weight(x.detach(), activation="silu", bias=bias)
+    product.sum().backward()
+    assert bias.grad is not None and x.grad is None
+
+
+def test_opcheck():
+    weight, bias = Int4Weight.of(random(10, 128)), random(10).requires_grad_()
+    args = random(3, 128).requires_grad_(), weight.packed, weight.scale, bias
+    torch.library.opcheck(op.INT4, args)
+
+
+def test_compiled():
+    weight, bias = Int4Weight.of(random(10, 128)), random(10)
+
+    def function(x):
+        return tritemm.linear(x, weight, bias, activation="gelu") + weight(x)
+
+    run = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (3, 5):
+        x = random(rows, 128).requires_grad_()
+        got, want = run(x), function(x)
+        assert torch.equal(got, want)
+        grads = [torch.autograd.grad(y.sum(), x)[0] for y in (got, want)]
+        assert torch.equal(*grads)
+
+
+def test_fake_mapped_and_under_autocast():
+    weight = Int4Weight.of(random(10, 128))
+    x = random(4, 3, 128)
+    want = weight(x)
+    assert torch.equal(torch.func.vmap(weight, 1, 1)(x), want)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        assert torch.equal(weight(x.float()), want)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert weight(mode.from_tensor(x)).shape == (4, 3, 10)
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_gives_the_same_bits_each_time():
+    weight, x = Int4Weight.of(random(1000, 8192)), random(7, 8192)
+    want = weight(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = weight(x)
+    for _ in range(3):
+        got.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(got, want)
+
+
+@pytest.mark.gpu
+@pytest.mark.large(5)
+def test_more_than_2_gib_of_packed_weights():
+    packed = torch.randint(0, 256, (2**13, 2**10, 8, 64), dtype=torch.uint8, device=DEVICE)
+    weight = Int4Weight(packed, torch.ones(2**10, 2**16, dtype=torch.bfloat16, device=DEVICE))
+    x = torch.randint(-1, 2, (1, 2**17), device=DEVICE).bfloat16()
+    last = Int4Weight(packed[-1:].clone(), weight.scale[:, -8:].contiguous())
+    assert_right(weight(x)[:, -8:], x, last.dequantize(WIDE).mT)
+
+
+# What is refused
+
+
+def of(n, k, group):
+    return lambda: Int4Weight.of(random(n, k), group)
+
+
+def made(packed, scale, byte=torch.uint8, dtype=torch.float16):
+    return lambda: Int4Weight(torch.zeros(packed, dtype=byte), torch.zeros(scale, dtype=dtype))
+
+
+def called(*shape, dtype=torch.bfloat16, **options):
+    """A call of `linear` with inputs of this shape; tuples are tensors' shapes."""
+
+    def call():
+        given = {name: random(*v) if isinstance(v, tuple) else v for name, v in options.items()}
+        tritemm.linear(random(*shape, dtype=dtype), Int4Weight.of(random(8, 128)), **given)
+
+    return call
+
+
+WRONG = {
+    "columns": (of(8, 96, 32), ValueError, "96 columns in groups of 32; K must be a multiple of"),
+    "groups": (of(8, 384, 256), ValueError, "384 columns in groups of 256; K must be a multiple"),
+    "a size of groups": (of(8, 128, 16), ValueError, "128 columns in groups of 16; K must be a"),
+    "scales": (made((1, 3, 8, 64), (2, 8)), ValueError, "384 columns in groups of 192; K must be"),
+    "rows": (made((2, 3, 8, 64), (3, 8)), ValueError, r"uint8 \[2, 3, 8, 64\], scale torch.fl"),
+    "bytes": (made((1, 3, 8, 64), (3, 8), torch.int8), ValueError, "packed torch.int8 "),
+    "a type": (made((1, 3, 8, 64), (3, 8), dtype=WIDE), ValueError, "scale torch.float32 "),
+    "inputs": (called(2, 64), RuntimeError, r"input has shape \[2, 64\], and the weight \[8, 128"),
+    "two types": (
+        called(2, 128, dtype=torch.half),
+        RuntimeError,
+        "to have the same dtype, but got",
+    ),
+    "an activation": (
+        called(2, 128, activation="tanh"),
+        ValueError,
+        "activation='tanh' is unknown",
+    ),
+    "an option": (called(2, 128, kernel="tma"), TypeError, "unexpected keyword argument 'kernel'"),
+    "out": (called(2, 128, out=(2, 8)), TypeError, "unexpected keyword argument 'out'"),
+    "bias": (called(2, 128, bias=(7,)), RuntimeError, r"bias has shape \[7\]; \[8\] is"),
+    "residual": (called(2, 128, residual=(3, 8)), RuntimeError, "The expanded size"),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "words"), WRONG.values(), ids=WRONG)
+def test_refused(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_other_devices():
+    weight = Int4Weight.of(random(8, 128))
+    with pytest.raises(RuntimeError, match="all tensors to be on the same device"):
+        weight(random(2, 128).to("meta"))
+    with pytest.raises(TypeError, match="must be Tensor, not list"):
+        tritemm.linear([1.0] * 128, weight)
+
+
+def test_the_docs_example():
+    assert doctest.testmod(module).failed == 0

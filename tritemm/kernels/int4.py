@@ -1,0 +1,238 @@
+"""Products of few rows with a weight of 4 bits; not a rung, though it multiplies like one.
+
+C.T = W @ x.T: rows of W fill the instruction's rows, and the few rows of x are its columns. Bytes
+become 16-bit integers only in the registers that the tensor core reads, and the sum over a group of
+columns is multiplied by the group's scale in fp32. For up to 4 rows each warp is a lane along K: it
+loads steps of its own into registers. For more, warps share steps, copied to shared memory.
+
+`packed` [ceil(N / 8), K / 128, 8, 64]: the bytes of 8 rows and 128 columns are contiguous. Of the
+64 bytes of a row, byte 16 t + 2 a + b (b < 2) holds column k = 8 a + 2 t + b in its low half and
+column k + 64 in its high half, both plus 8. So what thread t < 4 of a row multiplies is 16
+contiguous bytes. `scale` is [K / group, N].
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..arch.sm90 import launches_early
+from ..problem import Device
+from ..runtime import binding
+from ..runtime.workspace import Room
+from .device.tile import INTERPRETED, dot, follow, store
+
+#: Columns in one half of a row's bytes, and in a step along K; bytes of 8 rows in a step.
+HALF, STEP, BYTES = tl.constexpr(64), tl.constexpr(128), tl.constexpr(512)
+
+
+@triton.jit
+def row_of(line, LANES: tl.constexpr, WARPS: tl.constexpr):
+    """The row of the tile that a line, 64 bytes, belongs to, and the lane along K.
+
+    Loads deal out 8 lines to each warp in turn; in this order, a warp gets 16 neighbouring rows.
+    """
+    warp, block = line // 8 % WARPS, line // (8 * WARPS)
+    row = (block // 2 * (WARPS // LANES) + warp // LANES) * 16 + block % 2 * 8 + line % 8
+    return row, warp % LANES
+
+
+@triton.jit
+def folded(tile):
+    """Without lanes if there is one: three-dimensional dots aren't WGMMA."""
+    return tile.reshape(tile.shape[1], tile.shape[2]) if tile.shape[0] == 1 else tile
+
+
+@triton.jit
+def scales_of(scale, step, last, col, N, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
+              LANES: tl.constexpr, DEPTH: tl.constexpr, WARPS: tl.constexpr):  # fmt: skip
+    """The scales of each group of `DEPTH` steps; each of the four threads of a row loads its."""
+    row, lane = row_of(tl.arange(0, 4 * LANES * BLOCK_N) // 4, LANES, WARPS)
+    values = ()
+    for i in tl.static_range(DEPTH):
+        at = tl.minimum(step + i * LANES + lane, last - 1) * STEP
+        for j in tl.static_range((STEP + GROUP - 1) // GROUP):
+            group = (at // GROUP + j).to(tl.int64)  # int64: groups * N can pass 2**31
+            values += (tl.load(scale + group * N + tl.minimum(col + row, N - 1)),)
+    return values
+
+
+@triton.jit
+def spread(value, BLOCK_M: tl.constexpr, LANES: tl.constexpr, WARPS: tl.constexpr):
+    """Loaded scales as factors of the sums: no data moves."""
+    ROWS: tl.constexpr = value.shape[0] // (4 * LANES)
+    value = value.to(tl.float32).reshape(ROWS * LANES // (16 * WARPS), 2, WARPS // LANES, LANES, 32)
+    value = value.permute(3, 0, 2, 1, 4).reshape(LANES, ROWS, 1, 4, 1)
+    value = tl.broadcast_to(value, (LANES, ROWS, BLOCK_M // 8, 4, 2))
+    return folded(value.reshape(LANES, ROWS, BLOCK_M))
+
+
+@triton.jit
+def weights(byte, like, WHICH: tl.constexpr, GROUP: tl.constexpr, LANES: tl.constexpr,
+            WARPS: tl.constexpr):  # fmt: skip
+    """The low or high halves of the bytes, minus 8, in the type of `like`.
+
+    A tuple: 64 columns, or two times 32 in groups of 32. A half becomes the lowest bits of 128, or
+    of 1024 in fp16, which is then subtracted. The assembly is called impure to keep the compiler
+    from moving it to a layout in which a register has bytes of two rows.
+    """
+    if INTERPRETED:
+        value = ((byte >> 4 * WHICH & 15).to(tl.float32) - 8).to(like.dtype)
+    else:
+        BRAIN: tl.constexpr = like.dtype == tl.bfloat16
+        KIND: tl.constexpr = "bf16x2" if BRAIN else "f16x2"
+        BASE: tl.constexpr = "0x43434343" if BRAIN else "0x64646464"
+        ONE: tl.constexpr = "0x3f803f80" if BRAIN else "0x3c003c00"
+        LESS: tl.constexpr = "0xc308c308" if BRAIN else "0xe408e408"  # -136, -1032
+        value = tl.inline_asm_elementwise(
+            f"""{{ .reg .b32 bits, one, less; mov.b32 one, {ONE}; mov.b32 less, {LESS};
+            shr.u32 bits, $2, {4 * WHICH}; and.b32 bits, bits, 0x0f0f0f0f;
+            prmt.b32 $0, bits, {BASE}, 0x4140; prmt.b32 $1, bits, {BASE}, 0x4342;
+            fma.rn.{KIND} $0, $0, one, less; fma.rn.{KIND} $1, $1, one, less; }}""",
+            "=&r,=&r,r", [byte], dtype=like.dtype, is_pure=False, pack=4,
+        )  # fmt: skip
+    # From lines and bytes to rows and columns, in the order of the instruction: no data moves.
+    ROWS: tl.constexpr = byte.shape[0] // LANES
+    tile = value.reshape(ROWS * LANES // (16 * WARPS), 2, WARPS // LANES, LANES, 8, 4, 8, 2)
+    tile = tile.permute(3, 0, 2, 1, 4, 6, 5, 7).reshape(LANES, ROWS, HALF)
+    if GROUP == 32:
+        low, high = tile.reshape(LANES, ROWS, 2, 32).permute(0, 1, 3, 2).split()
+        parts = (folded(low), folded(high))
+    else:
+        parts = (folded(tile),)
+    return parts
+
+
+@triton.jit(do_not_specialize=["M"])
+def int4_kernel(
+    x, packed, scale, bias, out, partials, counters, M, N, STEPS,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, SPLIT_K: tl.constexpr,
+    LANES: tl.constexpr, STAGES: tl.constexpr, WARPS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """A tile of out [M, N] = x [M, K] @ W.T + bias, or one part of its sums; K is 128 * STEPS.
+
+    `LANES` are 1 or `WARPS`; if more than 1, each loads `STAGES` steps and multiplies them.
+    """
+    tiles = tl.num_programs(0) // SPLIT_K
+    tile, split = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    in_m = tl.cdiv(M, BLOCK_M)  # tiles that read the same weights are neighbours
+    row, col = tile % in_m * BLOCK_M, tile // in_m * BLOCK_N
+    first = split * tl.cdiv(STEPS, SPLIT_K)
+    last = tl.minimum(first + tl.cdiv(STEPS, SPLIT_K), STEPS)
+    line, lane = row_of(tl.arange(0, LANES * BLOCK_N), LANES, WARPS)
+    # int64: N * K / 2 can pass 2**31
+    lines = tl.minimum((col + line) // 8, (N - 1) // 8).to(tl.int64) * STEPS + first + lane
+    lines = packed + lines * BYTES + line % 8 * HALF
+    if PDL:  # weights needn't wait for the launch before: L2 fetches two steps of each lane
+        ahead = lines + tl.where(first + 2 * LANES <= last, lane * BYTES + line % 8 * HALF, 0)
+        tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [ahead],
+                                  tl.int32, is_pure=False, pack=1)  # fmt: skip
+    follow(PDL)
+    lines = lines[:, None] + tl.arange(0, HALF)[None, :]
+    WIDTH: tl.constexpr = min(GROUP, HALF)
+    if LANES > 1:  # a thread loads 2 columns at a time: (8 rows, 8 columns, lane, row, thread)
+        x_line = tl.arange(0, BLOCK_M * WIDTH * LANES // 2)
+        rows, x_lane = x_line // (4 * WIDTH * LANES) * 8 + x_line // 4 % 8, x_line // 32 % LANES
+        at = x_lane * STEP + x_line // (32 * LANES) % (WIDTH // 8) * 8 + x_line % 4 * 2
+        at = at[:, None] + tl.arange(0, 2)[None, :]
+    else:
+        rows = tl.arange(0, BLOCK_M)
+        x_lane, at = rows * 0, tl.arange(0, WIDTH)[None, :]
+    # int64: M * K can pass 2**31
+    x += (row + rows).to(tl.int64)[:, None] * (STEPS * STEP) + first * STEP + at
+    DEPTH: tl.constexpr = STAGES if LANES > 1 else 1
+    GROUPS: tl.constexpr = (STEP + GROUP - 1) // GROUP
+    scales = scales_of(scale, first, last, col, N, BLOCK_N, GROUP, LANES, DEPTH, WARPS)
+    sums = folded(tl.zeros((LANES, BLOCK_N, BLOCK_M), tl.float32))
+    for step in tl.range(first, last, LANES * DEPTH, num_stages=STAGES if LANES == 1 else 1):
+        # Scales aren't prefetched by the pipeline, so they are loaded an iteration ahead.
+        following = scales_of(scale, step + LANES * DEPTH, last, col, N, BLOCK_N, GROUP, LANES,
+                              DEPTH, WARPS)  # fmt: skip
+        byte = ()
+        for i in tl.static_range(DEPTH):
+            if LANES > 1:
+                inside = (step + i * LANES + lane < last)[:, None]
+                here = lines + i * LANES * BYTES
+                byte += (tl.load(here, inside, eviction_policy="evict_first"),)
+            else:
+                byte += (tl.load(lines),)
+        for i in tl.static_range(DEPTH):
+            inside = rows < M - row
+            if LANES > 1:
+                inside &= step + i * LANES + x_lane < last
+            of_group = tl.zeros_like(sums)
+            for which in tl.static_range(2):
+                parts = weights(byte[i], scales[0], which, GROUP, LANES, WARPS)
+                for j in tl.static_range(HALF // WIDTH):
+                    here = x + (i * LANES * STEP + which * HALF + j * WIDTH)
+                    tile_x = tl.load(here, inside[:, None], other=0.0)
+                    if LANES > 1:
+                        tile_x = tile_x.reshape(BLOCK_M // 8, WIDTH // 8, LANES, 8, 4, 2)
+                        tile_x = tile_x.permute(2, 1, 4, 5, 0, 3).reshape(LANES, WIDTH, BLOCK_M)
+                    else:
+                        tile_x = tile_x.T
+                    of_group = dot(parts[j], tile_x, of_group, "ieee")
+                    if (which * HALF + (j + 1) * WIDTH) % min(GROUP, STEP) == 0:
+                        factor = scales[i * GROUPS + (which * HALF + j * WIDTH) // GROUP]
+                        sums += of_group * spread(factor, BLOCK_M, LANES, WARPS)
+                        of_group = tl.zeros_like(sums)
+        scales, lines, x = following, lines + LANES * DEPTH * BYTES, x + LANES * DEPTH * STEP
+    sums = (tl.sum(sums, 0) if LANES > 1 else sums).T
+    rows, cols = tl.arange(0, BLOCK_M), col + tl.arange(0, BLOCK_N)
+    if SPLIT_K > 1:
+        # partials [tiles, SPLIT_K, BLOCK_M, BLOCK_N]
+        SIZE: tl.constexpr = BLOCK_M * BLOCK_N
+        partials += tile.to(tl.int64) * (SPLIT_K * SIZE)
+        place = rows[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+        inside = rows[:, None] < M - row
+        tl.store(partials + split * SIZE + place, sums, mask=inside)
+        tl.debug_barrier()  # what the program has stored, the atomic's thread then releases
+        if tl.atomic_add(counters + tile, 1, sem="acq_rel") != SPLIT_K - 1:
+            return
+        # The last program of a tile adds the parts in their order along K.
+        sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for i in tl.range(SPLIT_K, loop_unroll_factor=max(1, 8192 // SIZE)):
+            part = partials + i * SIZE + place
+            sums += tl.load(part, mask=inside, other=0.0, cache_modifier=".cg")
+        tl.store(counters + tile, 0)
+    if bias is not None:
+        sums += tl.load(bias + cols, mask=cols < N, other=0).to(tl.float32)[None, :]
+    store(out + row.to(tl.int64) * N, sums, rows, cols, M - row, N, N, 1)
+
+
+def config(M: int, N: int, steps: int, device: Device) -> dict[str, int]:
+    """The tile, and the parts of K: about as many programs as the device runs at once."""
+    rows = min(64, max(8, triton.next_power_of_2(M)))
+    if M <= 4:
+        columns, warps, lanes, stages, each = 32, 4, 4, 2, 4
+    else:
+        columns, warps, each = (256, 8, 1) if rows == 32 else (128, 4, 2 if rows == 64 else 4)
+        stages = min(6 if rows == 8 else 4, device.shared // (columns * 64 + rows * 256))
+        lanes = 1
+    tiles = triton.cdiv(M, rows) * triton.cdiv(N, columns)
+    # Four steps or more for each, and sums that have no more bytes than the weight.
+    most = min(device.sms * each // tiles, steps // (4 + 4 * (lanes > 1)), 8 * steps // rows, 16)
+    parts = 1 << max(1, most).bit_length() - 1
+    parts = triton.cdiv(steps, triton.cdiv(steps, parts))  # so that none is empty
+    tile = {"BLOCK_M": rows, "BLOCK_N": columns, "WARPS": warps, "LANES": lanes}
+    return tile | {"STAGES": stages, "SPLIT_K": parts}
+
+
+def multiply(x, packed, scale, bias, out, chosen: dict[str, int] | None = None) -> None:
+    """out [M, N] = x [M, K] @ W.T + bias; all are contiguous, and none is empty."""
+    (M, N), steps, device = out.shape, packed.shape[1], Device.of(x.device)
+    values = {"M": M, "N": N, "STEPS": steps, "GROUP": steps * STEP.value // len(scale)}
+    values |= {"PDL": launches_early(device), **(chosen or config(M, N, steps, device))}
+    tiles = triton.cdiv(M, values["BLOCK_M"]) * triton.cdiv(N, values["BLOCK_N"])
+    programs = tiles * values["SPLIT_K"]
+    tensors = {"x": x, "packed": packed, "scale": scale, "bias": bias, "out": out}
+    options = {"num_warps": values["WARPS"]} | ({"launch_pdl": True} if values["PDL"] else {})
+    with torch.cuda.device_of(x):
+        if programs > tiles:
+            room = Room(programs * values["BLOCK_M"] * values["BLOCK_N"], torch.float32, tiles)
+            tensors |= zip(("partials", "counters"), room.tensors(x.device), strict=True)
+        there = {name: t for name, t in tensors.items() if t is not None}
+        values |= dict.fromkeys({"bias", "partials", "counters"} - there.keys())
+        key = (*values.items(), *((t.dtype, t.data_ptr() & 15) for t in there.values()))
+        binding.launch(key, int4_kernel, (programs,), values, options, there)
