@@ -10,6 +10,7 @@ layers are never touched; what products may be one is found in the graphs that t
 from .convert import convert as convert
 from .convert import restore as restore
 from .experts import Experts as Experts
+from .float8 import Float8Linear as Float8Linear
 from .int4 import Int4Weight as Int4Weight
 from .layers import Linear as Linear
 from .registered import register_experts as register_experts

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..dtypes import Precision, check_flag, check_precision
-from . import converted, packing, registered
+from . import converted, float8, packing, registered
 from .converted import Converted, Options, become
 from .layers import Linear, why_not
 from .report import Entry, Report
@@ -45,6 +45,7 @@ def convert(
     precision: Precision | None = None,
     fuse: bool = True,
     skip: str | Collection[str] = (),
+    dtype: str | None = None,
 ) -> Report:
     """Have tritemm multiply in a model, in place.
 
@@ -60,6 +61,8 @@ def convert(
         skip: the name of a module to leave, with all that is in it, or a pattern of such names; or
             several: ["lm_head", "layers.*.mlp"]. A module of two names is left by either. What is
             the name of none is warned of.
+        dtype: "fp8" has layers multiply as `tritemm.nn.Float8Linear` does, in blocks; "int8" as
+            below. None leaves what an earlier call has set.
 
     Returns:
         What was changed, and what was left and why; it prints as a table.
@@ -72,9 +75,14 @@ def convert(
     it. A second call is harmless: it sets the options that it is given, and packs weights again
     that have come apart. Convert before CUDA graphs are captured: weights move.
 
+    In int8, for inference, a layer has buffers in place of the Parameter `weight`, in its state
+    dict too: `weight`, int8 [out_features, in_features], times `weight_scale`, float32
+    [out_features, 1]. Such a state dict is for a model converted so, which takes no other. Each row
+    of an input has a scale. Its gradient is as if it weren't rounded; the weight has none.
+
     Raises:
         TypeError: `model` is no module, `skip` no name, a flag no bool.
-        ValueError: an unknown `precision`.
+        ValueError: an unknown `precision` or `dtype`.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -86,16 +94,20 @@ def convert(
     modules = _modules("convert", model)
     check_precision(precision, torch.float32)
     check_flag("fuse", fuse)
+    if dtype not in (None, "fp8", "int8"):
+        raise ValueError(f"dtype={dtype!r} is unknown; fp8 and int8 are possible")
     if batch_invariant is not None:
         check_flag("batch_invariant", batch_invariant)
     skipped = _skipped(model, skip)
     options = {"batch_invariant": batch_invariant, "precision": precision}
     given = {name: value for name, value in options.items() if value is not None}
     found: list[tuple[str, nn.Module, _Notes]] = []
-    for name, module in modules:
-        found.append((name, module, _convert_layer(module, given, module in skipped)))
-    found += registered.convert(modules, given, skipped)
     owners = Counter(p for _, module in modules for p in module._parameters.values())
+    for name, module in modules:
+        notes = _convert_layer(module, given, module in skipped, dtype, owners)
+        found.append((name, module, notes))
+    found += registered.convert(modules, given, skipped)
+    skipped |= {m for _, m in modules if isinstance(m, Converted) and m._tritemm_options.dtype}
     for name, module in modules if fuse else ():
         if isinstance(module, Converted) and module not in skipped:
             packing.unpack_the_rest(module)
@@ -139,17 +151,23 @@ def _modules(function: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
     return list(model.named_modules())
 
 
-def _convert_layer(module: nn.Module, given: dict, skipped: bool) -> _Notes:
-    """To one module, if it is a layer."""
+def _convert_layer(module: nn.Module, given: dict, skipped, dtype, owners) -> _Notes:
+    """To one module, if it is a layer; `owners` as of `_pack`."""
     ours = isinstance(module, Linear | Converted)
     if not ours and not _is_layer(module):
         return None, None
     if reason := "named in skip" if skipped else None if ours else _why_not(module):
         return None, reason
+    if dtype is not None:
+        if ours and not isinstance(module, Converted):
+            return None, "of tritemm.Linear; Float8Linear is for fp8"
+        weight, given = _weight(module), given | {"dtype": dtype}
+        if reason := float8.prepare(module, weight, dtype, owners[weight]):
+            return None, reason
     if not ours:
         vars(module)["_tritemm_options"] = Options(**given)
         become(module, converted.class_for(type(module)))
-        return _DONE, None
+        return f"{_DONE} in {dtype}" if dtype else _DONE, None
     before: Any = module._tritemm_options if isinstance(module, Converted) else module
     new = {name: value for name, value in given.items() if getattr(before, name) != value}
     if isinstance(module, Converted):
@@ -248,8 +266,9 @@ def _restore(module: nn.Module) -> _Notes:
             siblings.unpack()
             siblings.layers.pop(place, None)
         vars(module).pop("_tritemm_options", None)
+        rounded = float8.restore(module)
         become(module, original)
-        return "as it was", None
+        return "as it was, but its weight, as int8 has left it" if rounded else "as it was", None
     if not isinstance(module, Linear):
         return None, None
     if module.activation is not None:
@@ -257,7 +276,7 @@ def _restore(module: nn.Module) -> _Notes:
     if kind is not Linear:
         return None, f"{kind.__name__} is a subclass of tritemm.Linear"
     for name in ("activation", *Options._fields):
-        del vars(module)[name]
+        vars(module).pop(name, None)
     become(module, nn.Linear)
     return "torch.nn.Linear", None
 

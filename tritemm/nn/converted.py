@@ -24,7 +24,7 @@ from ..dtypes import Precision
 from ..problem import ACCUMULATE, INTERPRETED
 from ..runtime.fast_path import PLAIN
 from ..runtime.torch_private import untraced
-from . import layers, packing
+from . import float8, layers, packing
 
 #: Why torch's own function ran in a converted layer -> calls since the start of the process, of all
 #: such layers; what compiled code does is not counted.
@@ -33,10 +33,11 @@ _REPLACED = "the forward of its class was replaced"
 
 
 class Options(NamedTuple):
-    """How a converted layer multiplies: arguments of `matmul`."""
+    """How a converted layer multiplies: arguments of `matmul`, and if in 8 bits, how."""
 
     batch_invariant: bool = False
     precision: Precision | None = None
+    dtype: str | None = None
 
 
 _USUAL = Options()
@@ -114,8 +115,12 @@ class Linear(Converted, layers.Linear):
                     return result
         weight, bias = self.weight, self.bias  # which may be made anew at each call
         reason = why_torch(input, weight, bias)
+        scale = getattr(self, "weight_scale", None) if weight.dtype is torch.int8 else None
         if reason is not None:
-            return by_torch(reason, F.linear, input, weight, bias)
+            dense = weight if scale is None else (weight * scale).to(input.dtype)
+            return by_torch(reason, F.linear, input, dense, bias)
+        if options.dtype and (options.dtype == "int8") is (scale is not None):
+            return float8.linear_8bit(input, weight, bias, options.batch_invariant, scale)
         if options == _USUAL:
             return linear(input, weight, bias)
         precision = layers.precision_of(options.precision, weight)
@@ -156,6 +161,8 @@ def conv1d() -> type[nn.Module]:
             reason = reason or why_torch(x, weight, bias)
             if reason is not None:
                 return by_torch(reason, original.forward, self, x)
+            if options.dtype is not None:
+                return float8.linear_8bit(x, weight.mT, bias, options.batch_invariant)
             precision = layers.precision_of(options.precision, weight)
             return matmul(
                 x, weight, bias=bias,

@@ -1,0 +1,110 @@
+"""`Float8Linear`, a linear layer that learns by products in fp8; and layers in int8."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.compiler import is_dynamo_compiling
+
+from ..api.arguments import autocast
+from ..api.quantize import quantize
+from ..arch.sm80 import FP8_CAPABILITY
+from ..dispatch.request import word_of
+from ..dtypes import REAL
+from ..op.float8 import E4M3, E5M2, LINEAR, RECIPES
+from ..problem import Device
+from ..runtime.sizes import fits
+from ..runtime.torch_private import compute_requires_grad, in_transform
+
+
+def linear_8bit(input, weight, bias, invariant=False, scale=None, recipe="block", dtype=None):
+    """input @ weight.mT + bias, as `Float8Linear`; in int8 if `scale`, [N, 1], is the weight's."""
+    x, given = autocast(input), [t for t in (input, weight, bias) if t is not None]
+    fit = fits(x.shape[-1:], weight.shape[1:])
+    fit = fit and (bias is None or fits(bias.shape, weight.shape[:1]))
+    if not fit or len({t.device for t in given}) > 1:
+        told = ", ".join(f"{list(t.shape)} on {t.device}" for t in given)
+        raise RuntimeError(f"input, weight and bias are {told}; [..., K], [N, K] and [N] can be")
+    turn = compute_requires_grad(weight)
+    if not is_dynamo_compiling():  # an inner transform doesn't tell what an outer one needs
+        turn = turn or (in_transform() and scale is None)
+    lines, blocks, usual = RECIPES[recipe if scale is None else "row"]
+    kind, rows = "fp8" if scale is None else "int8", torch.atleast_2d(x).flatten(0, -2)
+    made = quantize(rows, kind, lines, transpose=turn)
+    a = (*made[0], *made[1]) if turn else (*made, None, None)
+    b = quantize(weight, kind, blocks) if scale is None else (weight, scale.float())
+    how = recipe, dtype or usual, word_of("auto", None, invariant)
+    return LINEAR(x, weight, bias, *a, *b, *how)
+
+
+class Float8Linear(nn.Linear):
+    """`torch.nn.Linear` whose products, of the gradients too, are of fp8 and summed in fp32.
+
+    Same parameters, initial values and state dict. Parameters and inputs, of 16 or 32 bits, are
+    quantised at each call. The result has the input's type, and is differentiable once; what
+    backward keeps of an input has 8 bits. Raises ValueError for another recipe or type.
+
+    Args:
+        in_features, out_features, bias, device, dtype: as `torch.nn.Linear` has them.
+        recipe: what shares a scale. "block": 128 elements along what is summed over, and 128 x 128
+            of the weight, as DeepSeek-V3 has it (arXiv 2412.19437, 3.3). "row": all of them.
+        grad_dtype: the type in which the result's gradient is multiplied: torch.float8_e4m3fn, by
+            default with "block", or float8_e5m2, with "row". All else is float8_e4m3fn.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> layer = tritemm.nn.Float8Linear(16, 4, device=device)
+    >>> layer(torch.ones(3, 16, device=device)).shape
+    torch.Size([3, 4])
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True,
+        device: torch.device | str | int | None = None, dtype: torch.dtype | None = None, *,
+        recipe: str = "block", grad_dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
+        if recipe not in RECIPES or grad_dtype not in (None, E4M3, E5M2):
+            raise ValueError(f"{recipe=}, {grad_dtype=}; block and row, and types of fp8, can be")
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.recipe, self.grad_dtype = recipe, grad_dtype
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, **options) -> Float8Linear:
+        """A layer with the same Parameters, not copies of them; `options`: the last two."""
+        layer = cls(linear.in_features, linear.out_features, device="meta", **options)
+        layer.weight, layer.bias = linear.weight, linear.bias
+        return layer.train(linear.training)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return linear_8bit(input, self.weight, self.bias, False, None, self.recipe, self.grad_dtype)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, recipe={self.recipe}"
+
+
+def prepare(layer, weight, dtype: str, owners: int) -> str | None:
+    """Why `convert` can't have a layer multiply in 8 bits; or None, and in int8 its weight is."""
+    kind = getattr(weight, "dtype", None)
+    if kind not in REAL:
+        reason = f"its weight is {kind}; {', '.join(map(str, REAL))} are quantised"
+        return None if kind == getattr(torch, dtype, "") else reason
+    if dtype == "fp8":
+        old = weight.is_cuda and Device.of(weight.device).capability < FP8_CAPABILITY
+        return "fp8 needs compute capability {}.{}".format(*FP8_CAPABILITY) if old else None
+    if owners != 1 or type(weight) is not nn.Parameter or not isinstance(layer, nn.Linear):
+        return "int8 is for a Parameter that one nn.Linear alone has"
+    made, learns = quantize(weight, "int8"), weight.requires_grad
+    del layer.weight
+    vars(layer)["_tritemm_weight"] = kind, learns
+    for name, tensor in zip(("weight", "weight_scale"), made, strict=True):
+        layer.register_buffer(name, tensor.contiguous())  # type: ignore[attr-defined]
+    return None
+
+
+def restore(layer) -> bool:
+    """Make a Parameter of a weight in int8, as it was rounded; whether there was one."""
+    scale = layer._buffers.pop("weight_scale", None)
+    dtype, learns = vars(layer).pop("_tritemm_weight", (None, False))
+    if rounded := scale is not None and layer.weight.dtype == torch.int8:
+        layer.weight = nn.Parameter((layer.weight * scale).to(dtype), learns)
+    return rounded
