@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         "--size", default="1024,1024,1024", metavar="M,N,K", help="default: %(default)s"
     )
     types, sums = (", ".join(map(short_name, known)) for known in (TYPES, ACCUMULATORS))
-    run.add_argument("--dtype", default="fp16", help=f"{types} (default: %(default)s)")
+    run.add_argument("--dtype", help=f"{types} (default: fp16, or what the rung has)")
     run.add_argument("--accumulate", default="fp32", help=f"{sums} (default: %(default)s)")
     run.add_argument("--layout", metavar="NT|NN", help="how A and B are stored (default: NT)")
     run.add_argument("--config", type=int, default=0, metavar="I", help="which config, from 0")
@@ -214,8 +214,11 @@ def _run_rung(args: argparse.Namespace) -> int:
     from tritemm.problem import Problem
     from tritemm.runtime.clock import elapsed
 
+    from . import exact
+
     kernel = find(args.name, RUNGS)
-    dtype, accumulate = _type(args.dtype, TYPES), _type(args.accumulate, ACCUMULATORS)
+    dtype = _type(args.dtype or "fp16", TYPES)
+    accumulate = _type(args.accumulate, ACCUMULATORS)
     M, N, K = _size(args.size)
     layout = args.layout or kernel.readable.layouts[0]
     if layout not in ("NT", "NN"):
@@ -223,25 +226,31 @@ def _run_rung(args: argparse.Namespace) -> int:
     loader.architecture()  # the reason, where there is no GPU
     a = torch.randn(M, K, device="cuda").to(dtype)
     b = torch.randn(N, K, device="cuda").to(dtype).mT
+    scales, options = [], {}
+    if kernel.readable.scaled and not args.dtype:
+        a, b, *scales = exact.operands(M, N, K)
+        options = {"scales": (*scales, True)}
     if layout == "NN":
         b = b.contiguous()
-    c = torch.full((M, N), torch.nan, dtype=dtype, device="cuda")
-    problem = Problem.of(a, b, c, accumulate=accumulate)
+    output = (*kernel.readable.outputs, dtype)[0]
+    c = torch.full((M, N), torch.nan, dtype=output, device="cuda")
+    problem = Problem.of(a, b, c, accumulate=accumulate, **options)
     if reason := kernel.why_not(problem):
         raise ValueError(f"{kernel.name} cannot run this problem: {reason}")
     configs = kernel.configs(problem)
     if not 0 <= args.config < len(configs):
         raise ValueError(f"{kernel.name} has {len(configs)} configs, from 0; no {args.config}")
     config = configs[args.config]
-    plan.run(kernel, problem, config, a, b, c)
-    verdict = budget.check(c, a, b, accumulate=accumulate)
+    plan.run(kernel, problem, config, a, b, c, *scales)
+    dense = (exact.dense(a, scales[0]), exact.dense(b.mT, scales[1]).mT) if scales else (a, b)
+    verdict = budget.check(c, *dense, accumulate=accumulate)
     print(f"{kernel.name}: {kernel.title}\n{problem}, sums in {short_name(accumulate)}\n{config}")
     print(verdict)
     if not verdict.ok:
         return 1
 
     def once() -> None:
-        plan.run(kernel, problem, config, a, b, c)
+        plan.run(kernel, problem, config, a, b, c, *scales)
 
     # One launch at a time, to give an idea; `python -m perf` is what measures.
     seconds = statistics.median(elapsed(once) for _ in range(20))

@@ -1,4 +1,4 @@
-"""`matmul`, `grouped_mm` and `ladder`: the hand-written kernels as calls, as tritemm's own are."""
+"""`matmul`, `grouped_mm`, `scaled_mm` and `ladder`: the hand-written kernels as calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from tritemm import plan
-from tritemm.problem import ACCUMULATE, Problem, span
+from tritemm.problem import BLOCK, Problem, span
 from tritemm.problem.config import config_of
 from tritemm.rungs import Ladder
 from tritemm.runtime import fast_path
@@ -73,19 +73,7 @@ def matmul(
     rung = _rung(kernel)
     _check_operands(a, b, out)
     _check_sizes(a.shape, b.shape, out)
-    c = out
-    if c is None:
-        c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
-    accumulate = accumulate or ACCUMULATE.get(a.dtype, torch.float32)
-    problem = Problem.of(a, b, c, accumulate=accumulate)
-    _must_run(rung, problem)
-    chosen = _config(rung, problem, config)
-    if out is not None:
-        _check_memory(a, b, out)
-    plan.run(rung, problem, chosen, a, b, c)
-    if out is not None:
-        torch.autograd.graph.increment_version(out)
-    return c
+    return _product(rung, config, a, b, out, a.dtype, accumulate=accumulate)
 
 
 def grouped_mm(
@@ -119,24 +107,82 @@ def grouped_mm(
     torch.Size([300, 200])
     """
     rung = _rung(kernel)
-    _check_operands(a, b, out, of_b=3)
+    _check_operands(a, b, out, of_b=3, other="use tritemm.grouped_mm")
     _check_sizes(a.shape, b.shape[1:], out)
     _check_offsets(offs, a, b)
-    c = out
-    if c is None:
-        c = torch.empty(a.shape[0], b.shape[2], dtype=a.dtype, device=a.device)
     if len(offs) == 0:
-        return c.zero_()
-    accumulate = accumulate or ACCUMULATE.get(a.dtype, torch.float32)
-    problem = Problem.of(a, b, c, accumulate=accumulate, groups="m")
+        return _result(a, b, out, a.dtype).zero_()
+    options = {"accumulate": accumulate, "groups": "m"}
+    return _product(rung, config, a, b, out, a.dtype, offs.contiguous(), **options)
+
+
+def scaled_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    *,
+    kernel: str | Kernel,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype = torch.bfloat16,
+    config: Config | Mapping | None = None,
+) -> torch.Tensor:
+    """(a * scale_a) @ (b * scale_b), of 8-bit operands with scales of blocks.
+
+    The tensor core sums 128 elements of K; such sums are scaled and added in fp32.
+
+    Args:
+        a, b: [M, K] and [K, N], float8_e4m3fn, as of `matmul`.
+        scale_a: float32, [M, K / 128], rounded up: of 128 elements of K of a row of a.
+        scale_b: float32, [N / 128, K / 128], rounded up: of 128 x 128 elements of b.mT. Both may
+            have any strides, 0 as well.
+        kernel, config: as of `matmul`.
+        out: where to write the result: [M, N], bfloat16 or float16, rows contiguous.
+        out_dtype: the result's type if there is no `out`.
+
+    Returns, Raises: as `matmul`.
+
+    >>> import torch, cuda_reference
+    >>> a = torch.randn(300, 256, device="cuda").to(torch.float8_e4m3fn)  # doctest: +SKIP
+    >>> w = torch.randn(200, 256, device="cuda").to(torch.float8_e4m3fn)  # doctest: +SKIP
+    >>> scales = [torch.rand(n, 2, device="cuda") for n in (300, 2)]  # doctest: +SKIP
+    >>> c = cuda_reference.scaled_mm(a, w.mT, *scales, kernel="wgmma_fp8")  # doctest: +SKIP
+    >>> c.shape  # doctest: +SKIP
+    torch.Size([300, 200])
+    """
+    rung = _rung(kernel)
+    _check_operands(a, b, out, other="call it for each")
+    _check_sizes(a.shape, b.shape, out)
+    steps, bands = -(-a.shape[1] // BLOCK), -(-b.shape[1] // BLOCK)
+    _check_scale("scale_a", scale_a, a.device, (a.shape[0], steps))
+    _check_scale("scale_b", scale_b, a.device, (bands, steps))
+    scales = scale_a, scale_b
+    return _product(rung, config, a, b, out, out_dtype, *scales, scales=(*scales, True))
+
+
+def _product(
+    rung: Kernel, config, a, b, out, dtype: torch.dtype, *more: torch.Tensor, **options
+) -> torch.Tensor:
+    """The product by the rung, in `out` or a new tensor of this type.
+
+    `more`: what a launch is given after the matrices; `options`: of `Problem.of`.
+    """
+    c = _result(a, b, out, dtype)
+    problem = Problem.of(a, b, c, **options)
     _must_run(rung, problem)
     chosen = _config(rung, problem, config)
     if out is not None:
         _check_memory(a, b, out)
-    plan.run(rung, problem, chosen, a, b, c, offs.contiguous())
+    plan.run(rung, problem, chosen, a, b, c, *more)
     if out is not None:
         torch.autograd.graph.increment_version(out)
     return c
+
+
+def _result(a, b, out, dtype: torch.dtype) -> torch.Tensor:
+    if out is not None:
+        return out
+    return torch.empty(a.shape[0], b.shape[-1], dtype=dtype, device=a.device)
 
 
 def _rung(kernel: str | Kernel) -> Kernel:
@@ -154,8 +200,13 @@ def _rung(kernel: str | Kernel) -> Kernel:
     return find(kernel, RUNGS)
 
 
-def _check_operands(a, b, out, of_b: int = 2) -> None:
-    """Errors of what is about no kernel: types, devices, gradients; b has `of_b` dimensions."""
+def _check_operands(
+    a, b, out, of_b: int = 2, other: str = "call it for each, or use tritemm.matmul"
+) -> None:
+    """Errors of what is about no kernel: types, devices, gradients; b has `of_b` dimensions.
+
+    `other` is what to do with more of them.
+    """
     given = {"a": a, "b": b} | ({} if out is None else {"out": out})
     for name, tensor in given.items():
         if not isinstance(tensor, torch.Tensor):
@@ -163,9 +214,7 @@ def _check_operands(a, b, out, of_b: int = 2) -> None:
         dims = of_b if name == "b" else 2
         if tensor.dim() != dims or tensor.layout != torch.strided:
             kind = f"{tensor.dim()} dimensions" if tensor.dim() != dims else str(tensor.layout)
-            what, other = "one dense matrix by another", "call it for each, or use tritemm.matmul"
-            if of_b == 3:
-                what, other = "rows by a matrix of each group", "use tritemm.grouped_mm"
+            what = "rows by a matrix of each group" if of_b == 3 else "one dense matrix by another"
             raise ValueError(f"{name} has {kind}; a CUDA kernel multiplies {what}: {other}")
         if tensor.device != a.device:
             raise RuntimeError(
@@ -202,6 +251,17 @@ def _check_offsets(offs, a, b) -> None:
         )
 
 
+def _check_scale(name: str, scale, device: torch.device, shape: tuple[int, int]) -> None:
+    """RuntimeError unless a scale is one that a kernel can read."""
+    if not isinstance(scale, torch.Tensor):
+        raise TypeError(f"{name} must be a Tensor, not {type(scale).__name__}")
+    if scale.dtype != torch.float32 or scale.device != device or scale.shape != shape:
+        raise RuntimeError(
+            f"{name} is {list(scale.shape)} of {scale.dtype} on {scale.device}; for these operands "
+            f"it is {list(shape)} of torch.float32 on {device}"
+        )
+
+
 def _check_memory(a, b, out) -> None:
     """ValueError where two elements, or an element and an operand, share memory."""
     if out.shape[0] > 1 and out.stride(0) < out.shape[1]:
@@ -232,6 +292,9 @@ def _full(problem: Problem) -> Problem:
     types = (problem.a.dtype, problem.b.dtype, problem.c.dtype)
     a, b, c = (torch.empty(16, 16, dtype=dtype, device="meta") for dtype in types)
     options = {"accumulate": problem.accumulate, "groups": problem.groups}
+    if problem.scales:
+        scale = torch.empty(16, 1, device="meta")
+        options["scales"] = (scale, scale[:1], True)
     return Problem.of(a, b.mT, c, device=problem.device, **options)
 
 

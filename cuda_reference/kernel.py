@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 
-from tritemm.problem import INTERPRETER, Matrix, Problem, short_name
+from tritemm.arch.scaled import HAS_FP8
+from tritemm.problem import BLOCK, INTERPRETER, Matrix, Problem, short_name
 from tritemm.spec import Config, Kernel
 
 from . import loader, source
@@ -59,23 +61,41 @@ class Groups(ctypes.Structure):
     ]
 
 
+class Scaled(ctypes.Structure):
+    """`struct Scaled` of include/scales.cuh."""
+
+    _fields_: ClassVar = [
+        ("call", Call),
+        ("scale_a", ctypes.c_void_p),
+        ("scale_b", ctypes.c_void_p),
+        ("a_line", ctypes.c_int64),
+        ("a_step", ctypes.c_int64),
+        ("b_line", ctypes.c_int64),
+        ("b_step", ctypes.c_int64),
+    ]
+
+
 @dataclasses.dataclass(frozen=True)
 class Readable:
     """What a rung needs of a problem; called with one, it says what fails, or returns None.
 
-    `layouts`: of A and B; B is given as N x K rows in NT. `aligned`: the operands whose first
-    element and rows must stand on 16-byte boundaries. `hopper`: sm_90 and nothing else.
+    `types`: of A and B; `outputs`: of C, or none if it has their type. `layouts`: of A and B; B is
+    given as N x K rows in NT. `aligned`: the operands whose first element and rows must stand on
+    16-byte boundaries. `hopper`: sm_90 and nothing else. `scaled`: of operands with scales alone.
     """
 
     types: tuple[torch.dtype, ...] = (torch.float16,)
+    outputs: tuple[torch.dtype, ...] = ()
     accumulators: tuple[torch.dtype, ...] = (torch.float32, torch.float16)
     layouts: tuple[str, ...] = ("NT",)
     aligned: str = ""
     hopper: bool = False
+    scaled: bool = False
 
     def __call__(self, problem: Problem) -> str | None:
         return (
             self._device(problem)
+            or self._scales(problem)
             or self._types(problem)
             or self._batch(problem)
             or self._sizes(problem)
@@ -106,8 +126,9 @@ class Readable:
                 return f"{name} is {short_name(matrix.dtype)}; this kernel multiplies {known}"
         if problem.b.dtype != a:
             return f"b is {short_name(problem.b.dtype)} and a is {short_name(a)}; cast one of them"
-        if c != a:
-            return f"c is {short_name(c)}; this kernel writes the type of a, {short_name(a)}"
+        if c not in (self.outputs or (a,)):
+            known = " or ".join(map(short_name, self.outputs)) or f"the type of a, {short_name(a)}"
+            return f"c is {short_name(c)}; this kernel writes {known}"
         accumulators = self.accumulators if a == torch.float16 else (torch.float32,)
         if problem.accumulate not in accumulators:
             known = " or ".join(map(short_name, accumulators))
@@ -115,6 +136,20 @@ class Readable:
                 f"the accumulator is {short_name(problem.accumulate)}; "
                 f"for {short_name(a)} this kernel has {known}"
             )
+        return None
+
+    def _scales(self, problem: Problem) -> str | None:
+        if not self.scaled:
+            return None
+        if problem.scales is None:
+            return "it is for operands with scales, and these have none"
+        if reason := HAS_FP8(problem):
+            return reason
+        of_a, of_b = problem.lines_per_scale
+        if of_a == BLOCK:
+            return f"{BLOCK} rows of a share a scale; this kernel has one for each row"
+        if of_b == 1:
+            return f"each column of b has a scale; this kernel has one for {BLOCK} columns"
         return None
 
     def _batch(self, problem: Problem) -> str | None:
@@ -182,10 +217,10 @@ class CudaKernel(Kernel):
         (readable,) = self.limits.needs
         return readable
 
-    def launch(self, problem: Problem, config: Config, a, b, c, *offs) -> None:
+    def launch(self, problem: Problem, config: Config, a, b, c, *more) -> None:
         """Raises RuntimeError with the kernel's name and the text of the CUDA call that failed.
 
-        `offs` says where groups end, of a problem that has groups.
+        `more`, as `Problem.arguments` orders it: where groups end, or the scales of A and B.
         """
         b_major = self.readable.layout(problem)[1]
         call = Call(
@@ -198,7 +233,7 @@ class CudaKernel(Kernel):
             lda=problem.a.pitch("N"),
             ldb=problem.b.pitch(b_major),
             ldc=problem.c.pitch("N"),
-            type=TYPES[problem.a.dtype],
+            type=TYPES[problem.c.dtype],
             accumulate=ACCUMULATORS[problem.accumulate],
             b_rows_are=b_major == "N",
             order=ORDERS[config.ORDER],
@@ -206,7 +241,11 @@ class CudaKernel(Kernel):
             sms=problem.device.sms,
             stream=torch.cuda.current_stream(c.device).cuda_stream,
         )
-        passed = _grouped(call, problem, *offs) if self.limits.groups else call
+        passed: ctypes.Structure = call
+        if self.limits.groups:
+            passed = _grouped(call, problem, *more)
+        elif self.readable.scaled:
+            passed = _scaled(call, problem, *more)
         arch = loader.architecture(problem.device.capability)
         error = loader.library(self.name, arch).launch(ctypes.byref(passed))
         if error is not None:
@@ -217,6 +256,12 @@ def _grouped(call: Call, problem: Problem, offs: torch.Tensor | None = None) -> 
     """The call of a rung that has groups: without `offs` it is one group, of all rows."""
     where = None if offs is None else offs.data_ptr()
     return Groups(call, where, problem.b.strides[1] if problem.groups else 0, problem.batch)
+
+
+def _scaled(call: Call, problem: Problem, scale_a, scale_b) -> Scaled:
+    """The call of a rung whose operands have scales."""
+    strides = (matrix.strides[2:] for matrix in (problem.scales.a, problem.scales.b))
+    return Scaled(call, scale_a.data_ptr(), scale_b.data_ptr(), *itertools.chain(*strides))
 
 
 def _line_refusal(name: str, matrix: Matrix, major: str) -> str | None:

@@ -10,6 +10,9 @@ from .kernel import CudaKernel, Readable
 from .source import ROOT, opening_comment
 
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
+E4M3 = torch.float8_e4m3fn
+#: All of `Problem.sums`: whoever promotes may do so where the tensor core could sum all of K.
+SUMS = ("whole", "promoted", "block")
 
 # What the rungs of a family can run. The classic ladder has its own accumulators, fp32 and fp16.
 _SIMT = Readable(types=(FP16, BF16))
@@ -18,6 +21,10 @@ _WMMA_NAIVE = Readable()
 _WMMA = Readable(aligned="ab")
 _MMA = Readable(types=(FP16, BF16), layouts=("NT", "NN"), aligned="ab")
 _HOPPER = Readable(types=(FP16, BF16), accumulators=(FP32,), aligned="ab", hopper=True)
+_FP8 = Readable(
+    types=(E4M3,), outputs=(BF16, FP16), accumulators=(FP32,), aligned="ab", hopper=True,
+    scaled=True,
+)  # fmt: skip
 _WGMMA = Readable(types=(FP16, BF16), accumulators=(FP32,), layouts=("NT", "NN"), hopper=True)
 
 
@@ -26,9 +33,9 @@ def _classic(stages: int = 1) -> tuple[Config, ...]:
     return tuple(Config(256, 128, 32, 8, stages, order) for order in ("serpentine", "linear"))
 
 
-def _hopper(block_n: int, warps: int, stages: int) -> tuple[Config, ...]:
+def _hopper(block_n: int, warps: int, stages: int, block_k: int = 64) -> tuple[Config, ...]:
     orders = ("grouped", "linear")
-    return tuple(Config(128, block_n, 64, warps, stages, order) for order in orders)
+    return tuple(Config(128, block_n, block_k, warps, stages, order) for order in orders)
 
 
 # Name, limits, configs, and the `Problem.groups` that it computes. Tile sizes are facts of the .cu;
@@ -59,6 +66,7 @@ _LINES = (
     ("wgmma_warp_specialized", _HOPPER, _hopper(256, warps=12, stages=4)),
     ("wgmma_persistent", _HOPPER, _hopper(256, warps=12, stages=3)),
     ("wgmma_cluster", _HOPPER, _hopper(256, warps=12, stages=4)),
+    ("wgmma_fp8", _FP8, _hopper(128, warps=9, stages=6, block_k=128)),
 )
 
 
@@ -66,11 +74,12 @@ def _kernel(
     place: int, name: str, needs: Readable, configs: tuple[Config, ...], groups: str = ""
 ) -> CudaKernel:
     file = ROOT / f"{name}.cu"
+    sums = SUMS if needs.scaled else ()
     return CudaKernel(
         file=file,
         place=place,
         doc=opening_comment(file),
-        limits=Limits(lambda problem: configs, needs=(needs,), groups=groups),
+        limits=Limits(lambda problem: configs, needs=(needs,), groups=groups, sums=sums),
     )
 
 

@@ -143,11 +143,12 @@ def run_rung(kernel) -> None:
     kernels would be slow to load and to check."""
     import torch
 
+    from cuda_reference import exact
     from tritemm import budget, plan
     from tritemm.problem import Problem
 
     M, N, K = SIZE
-    limits = kernel.why_not
+    limits = kernel.readable
     for dtype, accumulate, layout in itertools.product(
         limits.types, limits.accumulators, limits.layouts
     ):
@@ -155,14 +156,19 @@ def run_rung(kernel) -> None:
             continue
         host_a = padded(M, K, dtype)
         host_b = padded(N, K, dtype).mT if layout == "NT" else padded(K, N, dtype)
-        a, b = on_gpu(host_a), on_gpu(host_b)
-        c = torch.full((M, N + 1), torch.nan, dtype=dtype).cuda()[:, :N]
-        problem = Problem.of(a, b, c, accumulate=accumulate)
+        dense, scales, options = (host_a, host_b), [], {}
+        if limits.scaled:
+            host_a, host_b, *scales = exact.operands(M, N, K, "cpu")
+            dense = exact.dense(host_a, scales[0]), exact.dense(host_b.mT, scales[1]).mT
+            options = {"scales": (*scales, True)}
+        a, b, *scales = map(on_gpu, (host_a, host_b, *scales))
+        output = (*limits.outputs, dtype)[0]
+        c = torch.full((M, N + 1), torch.nan, dtype=output).cuda()[:, :N]
+        problem = Problem.of(a, b, c, accumulate=accumulate, **options)
         assert kernel.why_not(problem) is None, kernel.why_not(problem)
         for config in kernel.configs(problem):
-            plan.run(kernel, problem, config, a, b, c)
-            out = on_cpu(c)
-            verdict = budget.check(out, host_a, host_b, accumulate=accumulate)
+            plan.run(kernel, problem, config, a, b, c, *scales)
+            verdict = budget.check(on_cpu(c), *dense, accumulate=accumulate)
             assert verdict.ok, f"{kernel.name}, {config}: {verdict}"
 
 

@@ -17,7 +17,7 @@ struct Call {
     void* c;
     int64_t M, N, K;
     int64_t lda, ldb, ldc;
-    int32_t type;        // of A, B and C: enum Type
+    int32_t type;        // of A, B and C: enum Type; with scales, of C alone
     int32_t accumulate;  // fp32 = 0, fp16 = 1
     int32_t b_rows_are;  // columns of B (layout NT) = 0, rows of B (NN) = 1
     int32_t order;       // enum Order

@@ -7,11 +7,11 @@
 
 constexpr int SWIZZLE_COLS = 64;  // 16-bit elements in the 128 bytes that a swizzled row holds
 
-// A matrix of 16-bit elements, `rows` x `cols`, `pitch` elements apart, seen in boxes of
-// `box_rows` x 64 that lie in shared memory as rows of 128 bytes, 16-byte pieces swizzled: piece p
-// of row r is at p ^ (r % 8). What lies outside the matrix is read as zero and never written.
-inline const char* make_map(CUtensorMap* map, const void* base, int type, int64_t rows,
-                            int64_t cols, int64_t pitch, int box_rows) {
+// A matrix of elements of `bytes` bytes, `rows` x `cols`, `pitch` elements apart, seen in boxes of
+// `box_rows` rows of 128 bytes. In shared memory their 16-byte pieces are swizzled: piece p of row
+// r is at p ^ (r % 8). What lies outside the matrix is read as zero and never written.
+inline const char* encode_map(CUtensorMap* map, const void* base, CUtensorMapDataType type,
+                              int bytes, int64_t rows, int64_t cols, int64_t pitch, int box_rows) {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult status;
 #if CUDART_VERSION >= 12050
@@ -22,16 +22,23 @@ inline const char* make_map(CUtensorMap* map, const void* base, int type, int64_
 #endif
     if (status != cudaDriverEntryPointSuccess) return "the driver has no cuTensorMapEncodeTiled";
     const cuuint64_t size[2] = {cuuint64_t(cols), cuuint64_t(rows)};
-    const cuuint64_t stride[1] = {cuuint64_t(pitch) * 2};
-    const cuuint32_t box[2] = {SWIZZLE_COLS, cuuint32_t(box_rows)};
+    const cuuint64_t stride[1] = {cuuint64_t(pitch) * bytes};
+    const cuuint32_t box[2] = {cuuint32_t(128 / bytes), cuuint32_t(box_rows)};
     const cuuint32_t step[2] = {1, 1};
     const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found)(
-        map, type == BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
-        const_cast<void*>(base), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        map, type, 2, const_cast<void*>(base), size, stride, box, step,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS) return "cuTensorMapEncodeTiled refuses this matrix";
     return nullptr;
+}
+
+// The same of 16-bit elements.
+inline const char* make_map(CUtensorMap* map, const void* base, int type, int64_t rows,
+                            int64_t cols, int64_t pitch, int box_rows) {
+    const auto known =
+        type == BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    return encode_map(map, base, known, 2, rows, cols, pitch, box_rows);
 }
 
 // Whether C can be written through a tensor map: rows of whole 16-byte pieces, since a store writes

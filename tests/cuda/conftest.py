@@ -7,7 +7,9 @@ import torch
 
 from cuda_reference import loader
 from cuda_reference.kernel import Call
+from tests.dispatch.choosing import H200
 from tests.harness import needs_nvcc
+from tritemm.problem import Device
 
 
 @pytest.fixture
@@ -42,3 +44,10 @@ def library(monkeypatch):
     stream = types.SimpleNamespace(cuda_stream=7)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     return library
+
+
+@pytest.fixture
+def as_h200(library, monkeypatch):
+    """Tensors on the CPU pass as an H200's, and no kernel runs; the calls of the library."""
+    monkeypatch.setattr(Device, "of", staticmethod(lambda device: H200))
+    return library.calls

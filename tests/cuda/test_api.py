@@ -11,10 +11,8 @@ import cuda_reference
 import tritemm
 from cuda_reference.rungs import RUNGS
 from tests.cuda.test_reference import FP16, FP32, operands, rungs
-from tests.dispatch.choosing import H200
 from tests.harness import DEVICE, Guarded, operand
 from tritemm import Config, budget
-from tritemm.problem import Device
 
 pytestmark = pytest.mark.host
 
@@ -29,13 +27,6 @@ def test_the_import_looks_for_no_compiler():
         "assert 'torch.utils.cpp_extension' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-@pytest.fixture
-def as_h200(library, monkeypatch):
-    """Tensors on the CPU pass as an H200's, and no kernel runs; the calls of the library."""
-    monkeypatch.setattr(Device, "of", staticmethod(lambda device: H200))
-    return library.calls
 
 
 def zeros(*shape, dtype=FP16):

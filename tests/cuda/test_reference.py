@@ -32,16 +32,19 @@ pytestmark = pytest.mark.host
 
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 
-rungs = pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
+#: Those of 16-bit operands; `test_fp8.py` is of the other one.
+DENSE = [kernel for kernel in RUNGS if not kernel.readable.scaled]
+every_rung = pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
+rungs = pytest.mark.parametrize("kernel", DENSE, ids=lambda kernel: kernel.name)
 every_layout = pytest.mark.parametrize(
     ("kernel", "layout"),
-    [pytest.param(k, b, id=f"{k.name}-{b}") for k in RUNGS for b in k.readable.layouts],
+    [pytest.param(k, b, id=f"{k.name}-{b}") for k in DENSE for b in k.readable.layouts],
 )
 every_config = pytest.mark.parametrize(
     ("kernel", "config", "accumulate"),
     [
         pytest.param(k, config, accumulate, id=f"{k.name}-{config.ORDER}-{short_name(accumulate)}")
-        for k in RUNGS
+        for k in DENSE
         for config in k.configs(None)
         for accumulate in k.readable.accumulators
     ],
@@ -71,12 +74,12 @@ def test_header(name):
     assert needed <= set(source.header(name)) <= set(source.HEADER_KEYS)
 
 
-@rungs
+@every_rung
 def test_rungs_without_signs_of_sm_80_are_hoppers(kernel):
     assert kernel.readable.hopper == (80 not in kernel.signs)
 
 
-@rungs
+@every_rung
 def test_tiles_are_those_of_the_source(kernel):
     """A config states the facts of its .cu; none but the order of the tiles is passed to it."""
     stages = re.findall(r"\bSTAGES = (\d+)", kernel.file.read_text())
@@ -274,7 +277,7 @@ def test_groups_are_passed_as_such(library, monkeypatch):
 def test_an_error_is_an_exception_with_the_kernels_name(library):
     library.answer = b"cudaErrorInvalidValue: invalid argument (cudaGetLastError())"
     problem, a, b, c = cpu_problem(64, 40, 32)
-    for kernel in (RUNGS[0], RUNGS[-1]):
+    for kernel in (DENSE[0], DENSE[-1]):
         with pytest.raises(RuntimeError, match=f"^{kernel.name}: cudaErrorInvalidValue: invalid"):
             kernel.launch(problem, tile_of(kernel), a, b, c)
 

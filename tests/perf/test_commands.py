@@ -67,7 +67,7 @@ REFUSED = [
     ("experts --work back", "one of forward, train, not 'back'"),
     ("model --modes jit", "one of eager, compiled, graph, not 'jit'"),
     ("profile tilde", "no rung is called 'tilde'; there are simt"),
-    ("profile tilde", "wgmma_cluster, auto, cublas\n"),
+    ("profile tilde", "wgmma_fp8, auto, cublas\n"),
     ("profile cublas --dtype bf16 --accumulate fp16", "bf16 is accumulated in fp32"),
     ("profile cublas --precision tf32", "--precision says how fp32 is multiplied"),
 ]
