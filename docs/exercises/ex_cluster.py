@@ -37,7 +37,7 @@ def asked(
     """What the kernel's producer asks for, and what it tells its barrier of a step to wait for."""
     shape = SimpleNamespace(
         BLOCK_M=rows, BLOCK_N=columns, BLOCK_K=64, STAGES=4, CLUSTER=programs, SHARED=shared,
-        A_MAJOR="N", B_MAJOR="T", BATCHED=False, RING=0,
+        A_MAJOR="N", B_MAJOR="T", BATCHED=False, RING=0, SUMS="whole",
     )  # fmt: skip
     notes = Notes()
     with cluster_loop(shape, rank, notes) as kernel:

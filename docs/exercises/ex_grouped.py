@@ -40,7 +40,7 @@ def slots(ends: tuple[int, ...], block: int) -> dict[int, int]:
         where=np.where, constexpr=int, int32=int,
     )  # fmt: skip
     bounds = plain("device/raster.py", "bounds", tl=words)
-    group_of = plain("k20_grouped.py", "group_of", tl=words, bounds=bounds, SOME=2)
+    group_of = plain("device/raster.py", "group_of", tl=words, bounds=bounds, SOME=2)
     count, size, found = len(ends), ends[-1], {}
     for slot in range(size // block + count + 1):
         group, before = group_of(slot, 0, count, size, block)

@@ -14,7 +14,6 @@ from tritemm.arch.clusters import COUNTS, LEAST_STEPS, Split
 from tritemm.arch.gpus import clusters_at_once
 from tritemm.arch.roles import config_of
 from tritemm.compile.asm import DEVICES, Job, problem_of
-from tritemm.kernels.device.cluster_mainloop import LINE
 
 from . import Answer, same
 
@@ -43,7 +42,7 @@ def parts(M: int, N: int, K: int, rows: int, columns: int, programs: int) -> int
     able = [
         count
         for count in COUNTS
-        if K // (LEAST_STEPS * LINE.value) >= count
+        if K // (LEAST_STEPS * problem.line) >= count
         and Split(problem, config_of(rows, columns, 64, warps, 4, count, programs)).together
     ]
     return max(able, default=1)

@@ -61,6 +61,7 @@ class Notes:
         return {
             "ptx": ptx, "shared_memory": lambda: 0, "tensor_map": nothing,
             "matrix_descriptor": lambda address, leading: address,
+            "line_of": lambda shape: LINE // 2,  # elements of 16 bits
             "wgmma_first": lambda *_: ("sums",), "wgmma": lambda acc, *_: acc,
             "wgmma_wait": lambda acc, pending: acc,
         }  # fmt: skip
@@ -73,5 +74,5 @@ def cluster_loop(shape: SimpleNamespace, program: int, notes: Notes) -> Iterator
     names = kernel.ClusterMainloop.load.__globals__
     with mock.patch.dict(names, notes.names()):
         large = SimpleNamespace(shape=(math.inf, math.inf))  # C doesn't end within a cluster
-        loop = kernel.ClusterMainloop(None, large, large, "kernel", shape)
+        loop = kernel.ClusterMainloop(None, large, large, None, "kernel", shape)
         yield SimpleNamespace(**vars(kernel), loop=loop)

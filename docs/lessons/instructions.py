@@ -11,8 +11,8 @@ from tritemm.spec import Kernel
 
 #: What is counted, as far as a kernel has it; the names are those of "CUDA Binary Utilities".
 SHOWN = (
-    "FFMA", "HMMA", "HGMMA", "LDG", "STS", "LDS", "LDSM", "LDGSTS", "UTMALDG", "UTMASTG", "STSM",
-    "SYNCS", "BAR", "USETMAXREG", "UCGABAR_ARV",
+    "FFMA", "HMMA", "HGMMA", "QGMMA", "LDG", "STS", "LDS", "LDSM", "LDGSTS", "UTMALDG", "UTMASTG",
+    "STSM", "SYNCS", "BAR", "USETMAXREG", "UCGABAR_ARV",
 )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def table(kernel: Kernel, below: str | None) -> str:
     entries = {name: code.load()[key] for name, key in keys.items() if key in code.load()}
     if kernel.name not in entries:
         return "Not yet recorded: `python -m docs.record code`."
-    own = {each.name for each in RUNGS}
+    own = {each.name: each for each in RUNGS}
     shown = [name for name in SHOWN if any(code.count(e, name) for e in entries.values())]
     head, rows = ["", *(f"`{name}`" for name in shown), "registers"], []
     for name, entry in entries.items():
@@ -40,8 +40,9 @@ def table(kernel: Kernel, below: str | None) -> str:
         rows.append([title, *counts, str(entry["registers"])])
     mine = entries[kernel.name]
     product = f"4096³ {code.LAYOUT}, {code.DTYPE}, in {mine['kernel']}"
-    if code.cut(kernel):
-        product += f"; {kernel.name}'s rows are those of {code.GROUPS} groups"
+    for name in entries:
+        if name in own and code.cut(own[name]):
+            product += f"; {name}'s rows are those of {code.GROUPS} groups"
     said = (
         f"Instructions in the binary for sm_90, not executions; {mine['compiler']}'s for {product}."
         f"{of_cuda(mirrored(kernel))} The signs, as `nvdisasm` prints them:"
@@ -54,6 +55,8 @@ def of_cuda(names: Sequence[str]) -> str:
     """A sentence on what `code.ARGUMENTS` takes of these CUDA rungs; nothing if there are none."""
     if not names:
         return ""
+    if all(name.endswith("_fp8") for name in names):
+        return f" CUDA's is the kernel for {code.LAYOUT}, e4m3 and a C in {code.DTYPE}."
     wmma = any(name.startswith("wmma_") for name in names)
     exception = ", wmma's those for fp16, their only type" if wmma else ""
     return (

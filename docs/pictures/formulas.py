@@ -52,7 +52,9 @@ class _Plain(ast.NodeTransformer):
 
 def shape(**words: Any) -> SimpleNamespace:
     """A kernel's SHAPE: of one whole C and a whole K, where `words` don't say otherwise."""
-    whole = {"BATCHED": False, "TRIANGULAR": False, "SPLIT_K": 1, "PARTS": 1, "RING": 0}
+    whole = {
+        "BATCHED": False, "TRIANGULAR": False, "SPLIT_K": 1, "PARTS": 1, "RING": 0, "SUMS": "whole",
+    }  # fmt: skip
     return SimpleNamespace(**whole | words)
 
 
