@@ -206,7 +206,9 @@ def _whole_numbers(a, b, *, out=None):
 
 def _scaled(a, b, scale_a, scale_b, bias=None, result=None, dtype=None, fast=False, *, out=None):
     """_scaled_mm of fp8, with a scale for all, for each row or for blocks."""
-    (M, K), N = a.shape, b.shape[-1]
+    if a.dim() != 2 or b.dim() != 2:
+        raise Refused("shapes that are torch's to judge")
+    (M, K), N = a.shape, b.shape[1]
     fp8 = a.dtype in FP8 and b.dtype in FP8 and FP8[0] in (a.dtype, b.dtype)
     if not fp8 or dtype not in REAL or result is not None or a.get_device() != b.get_device():
         raise Refused("types that are torch's to judge")
