@@ -85,6 +85,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.wide
 @sweep(
     shape=ids(SHAPES), source=ids([BF16, HALF, FP32]), dtype=ids(LARGEST), scaling=ids(SCALINGS),
     transpose=ids([False, True]), layout=ids("NTS"),
@@ -96,6 +97,7 @@ def test_values_and_scales_are_torchs(shape, source, dtype, scaling, transpose, 
     check_both(x, dtype, scaling, transpose)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("dtype", LARGEST, ids=str)
 @pytest.mark.parametrize("source", [BF16, HALF], ids=str)
@@ -108,6 +110,7 @@ def test_every_number_of_16_bits(source, dtype, transpose):
         check_both(x.nan_to_num(0, 0, 0), dtype, scaling, transpose)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("source", [HALF, FP32], ids=str)
 @pytest.mark.parametrize("dtype", LARGEST, ids=str)
 def test_ties_go_to_even_and_what_is_beside_them_does_not(dtype, source):
@@ -126,6 +129,7 @@ def test_ties_go_to_even_and_what_is_beside_them_does_not(dtype, source):
         check_both((row * 2.0**power).to(source).to(DEVICE)[None], dtype, "row", False)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("dtype", LARGEST, ids=str)
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_zeros_and_tiny_numbers_have_a_scale(scaling, dtype):
@@ -140,6 +144,7 @@ def test_zeros_and_tiny_numbers_have_a_scale(scaling, dtype):
             assert got.scale.flatten().tolist() == [least] * got.scale.numel()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_nan_and_infinity(bad, scaling):
@@ -192,6 +197,7 @@ def test_every_element_of_an_expanded_matrix():
 # At random
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("dtype", LARGEST, ids=str)
 def test_the_mean_of_what_is_rounded_at_random(dtype):
     """Each draw is one of the two neighbours; what is a number of 8 bits stays one."""

@@ -55,6 +55,7 @@ def layer_of(n, k, dtype=FP32, **options):
     return layer
 
 
+@pytest.mark.wide
 @sweep(
     shape=ids([(40, 70), (2, 3, 200), (130,), (150, 33)]), n=ids([48, 130, 1]),
     recipe=ids(SCALED), dtype=ids([BF16, HALF, FP32]), of_weight=ids([FP32, BF16, HALF]),
@@ -126,6 +127,7 @@ ASKED = {
 }  # fmt: skip
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("asked", ASKED)
 def test_only_what_is_asked_for_is_made_and_kept(asked):
     forwards, backwards, of_x, of_weight = ASKED[asked]

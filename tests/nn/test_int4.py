@@ -54,6 +54,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize(("m", "n", "k", "group"), SHAPES.values(), ids=SHAPES)
 def test_every_element_is_right(m, n, k, group, dtype):
@@ -107,6 +108,7 @@ def test_inputs_of_any_strides_and_dimensions():
     assert weight(x[:0]).shape == (0, 24) and weight(x.view(3, 2, 256)[:, :0]).shape == (3, 0, 24)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("activation", [None, *filter(None, ACTIVATIONS), *GATED])
 def test_what_follows_is_torchs(activation):
     x, bias, weight = random(3, 128), random(10), Int4Weight.of(random(10, 128))

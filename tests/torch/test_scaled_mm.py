@@ -33,6 +33,7 @@ def called(M, N, K, words=("row", "row"), types=(E4M3, E4M3), **options):
     return a, b, (of_a, of_b), args
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("words", list(itertools.product(WORDS, WORDS)), ids="-".join)
 def test_recipes(words):
     a, b, scales, args = called(40, 136, 520, words)
@@ -67,6 +68,7 @@ def test_square_scales_are_read_along_k_where_their_stride_is_one():
         assert_right(c, a, b, scales=(*scales, True))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("types", [(E4M3, E5M2), (E5M2, E5M2), (INT8, INT8)], ids=str)
 @pytest.mark.parametrize("layout", ["NT", "NN", "TN", "TT"])
 def test_types_and_strides(types, layout):
