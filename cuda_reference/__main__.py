@@ -242,7 +242,9 @@ def _run_rung(args: argparse.Namespace) -> int:
         raise ValueError(f"{kernel.name} has {len(configs)} configs, from 0; no {args.config}")
     config = configs[args.config]
     plan.run(kernel, problem, config, a, b, c, *scales)
-    dense = (exact.dense(a, scales[0]), exact.dense(b.mT, scales[1]).mT) if scales else (a, b)
+    dense = a, b
+    if scales:
+        dense = budget.dequantized(a, scales[0]), budget.dequantized(b.mT, scales[1]).mT
     verdict = budget.check(c, *dense, accumulate=accumulate)
     print(f"{kernel.name}: {kernel.title}\n{problem}, sums in {short_name(accumulate)}\n{config}")
     print(verdict)

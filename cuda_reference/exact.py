@@ -30,12 +30,3 @@ def integers(rows: int, cols: int, device: str) -> torch.Tensor:
 def scales(lines: int, steps: int, device: str) -> torch.Tensor:
     """1/2, 1 or 2."""
     return torch.randint(-1, 2, (lines, steps), device=device).float().exp2()
-
-
-def dense(operand: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """[lines, K] in fp64: the elements times their scales, of a line or of `BLOCK` of them."""
-    lines, K = operand.shape
-    wide = scale.double().repeat_interleave(BLOCK, 1)[:, :K]
-    if scale.shape[0] != lines:
-        wide = wide.repeat_interleave(BLOCK, 0)[:lines]
-    return operand.double() * wide

@@ -159,7 +159,10 @@ def run_rung(kernel) -> None:
         dense, scales, options = (host_a, host_b), [], {}
         if limits.scaled:
             host_a, host_b, *scales = exact.operands(M, N, K, "cpu")
-            dense = exact.dense(host_a, scales[0]), exact.dense(host_b.mT, scales[1]).mT
+            dense = (
+                budget.dequantized(host_a, scales[0]),
+                budget.dequantized(host_b.mT, scales[1]).mT,
+            )
             options = {"scales": (*scales, True)}
         a, b, *scales = map(on_gpu, (host_a, host_b, *scales))
         output = (*limits.outputs, dtype)[0]

@@ -33,7 +33,7 @@ import math
 
 import torch
 
-from .problem import ACCUMULATE, BLOCK, GATED, activated, span
+from .problem import ACCUMULATE, BLOCK, GATED, activated, span, spread
 
 #: Relative error that each way to multiply fp32 leaves in an operand: tf32 keeps 10 bits and
 #: truncates, bf16 keeps 7 and rounds; the split forms drop the product of the smallest parts.
@@ -80,18 +80,12 @@ def bound(
     magnitude = torch.matmul(a.double().abs(), b.double().abs())
     size = want.abs()
     accumulate = accumulate or (torch.float32 if summed else ACCUMULATE[a.dtype])
-    accumulator = torch.finfo(accumulate)
-    if summed:
-        error = magnitude * _of_scaled(summed, terms)
-        if ending:
-            wide = out_dtype if stepwise else None
-            size, error = _after(ending, want, error, torch.float32, wide)
-        return _rounded(size, error, out_dtype)
-    error = magnitude * (_growth(terms) * accumulator.eps)
+    eps = torch.finfo(accumulate).eps
+    error = magnitude * (_of_scaled(summed, terms) if summed else _growth(terms) * eps)
     if a.dtype == torch.float32:
         spread = min(1.0, 6 / math.sqrt(terms))
         error += 2 * OPERAND_ERROR[precision] * (size + magnitude * spread)
-    if _small_integers(a) and _small_integers(b):
+    if not summed and _small_integers(a) and _small_integers(b):
         error = torch.where(magnitude <= largest_exact(accumulate), 0.0, error)
     if ending:
         wide = torch.promote_types(accumulate, torch.float32)
@@ -117,13 +111,7 @@ def _of_scaled(summed: str, terms: int) -> float:
 
 def dequantized(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """`values` [lines, K] times their scales [lines, steps], of a line or 128 each, in fp64."""
-    lines, terms = values.shape
-    scale = scale.double()
-    if scale.shape[0] != lines:
-        scale = scale.repeat_interleave(BLOCK, 0)[:lines]
-    if scale.shape[1] > 1:
-        scale = scale.repeat_interleave(BLOCK, 1)[:, :terms]
-    return values.double() * scale
+    return values.double() * spread(scale.double(), *values.shape)
 
 
 def _after(ending, sums, error, dtype, stored) -> tuple[torch.Tensor, torch.Tensor]:

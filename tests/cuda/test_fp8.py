@@ -14,7 +14,7 @@ from cuda_reference.rungs import RUNGS
 from tests.cuda.test_reference import fields_of, meta, tile_of
 from tests.dispatch.choosing import A100, H200
 from tests.harness import DEVICE, Guarded, operand
-from tritemm import plan
+from tritemm import budget, plan
 from tritemm.problem import BLOCK, Problem
 
 pytestmark = pytest.mark.host
@@ -47,7 +47,7 @@ def scales(M, N, K, layout="N"):
 
 def wanted(a, b, scale_a, scale_b, dtype):
     """The product rounded once, as its sums are exact."""
-    found = exact.dense(a, scale_a) @ exact.dense(b.mT, scale_b).mT
+    found = budget.dequantized(a, scale_a) @ budget.dequantized(b.mT, scale_b).mT
     assert torch.equal(found, found.float().double())
     return found.float().to(dtype)
 
@@ -241,7 +241,7 @@ def test_random_numbers(size):
     steps = -(-K // BLOCK)
     known = [torch.rand(n, steps, device=DEVICE) + 0.5 for n in (M, -(-N // BLOCK))]
     c = cuda_reference.scaled_mm(a, b, *known, kernel=KERNEL)
-    left, right = exact.dense(a, known[0]), exact.dense(b.mT, known[1]).mT
+    left, right = budget.dequantized(a, known[0]), budget.dequantized(b.mT, known[1]).mT
     want, magnitude = left @ right, left.abs() @ right.abs()
     bound = magnitude * 2**-11 + want.abs() * torch.finfo(BF16).eps / 2
     assert ((c.double() - want).abs() <= bound).all()

@@ -91,7 +91,7 @@ SHAPES = [
     transpose=ids([False, True]), layout=ids("NTS"),
 )  # fmt: skip
 def test_values_and_scales_are_torchs(shape, source, dtype, scaling, transpose, layout):
-    """Of magnitudes that reach into the subnormal numbers of fp8; NaN stands around a strided x."""
+    """Magnitudes reach into the subnormal numbers of fp8; NaN stands around a strided x."""
     x = operand(*shape, source, layout, offset=3)
     x.mul_(torch.exp2(torch.randint(-14, 3, shape, device=DEVICE)).to(source))
     check_both(x, dtype, scaling, transpose)

@@ -8,11 +8,11 @@ import torch
 
 from ..dtypes import check_flag
 from ..op.quantize import QUANTIZE, TYPES
-from ..problem.scales import BLOCK
+from ..op.scaled import RECIPES
+from ..problem import spread
 from .arguments import pair
 
 NAMES: dict[Any, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
-SCALINGS = ("tensor", "row", "block", "block2d")
 
 
 class Quantized(NamedTuple):
@@ -24,9 +24,8 @@ class Quantized(NamedTuple):
     def dequantize(self) -> torch.Tensor:
         """values * scale, in float32."""
         scale = self.scale
-        for dim in (-2, -1) if scale.dim() else ():
-            if 1 < scale.shape[dim] < (size := self.values.shape[dim]):
-                scale = scale.repeat_interleave(BLOCK, dim).narrow(dim, 0, size)
+        if scale.dim():
+            scale = spread(scale, *self.values.shape[-2:])
         return self.values.float() * scale
 
 
@@ -64,8 +63,8 @@ def quantize(
     if (target := NAMES.get(dtype, dtype)) not in TYPES:
         able = ", ".join(map(repr, (*NAMES, *TYPES)))
         raise ValueError(f"dtype is {dtype!r}; x is quantised to one of {able}")
-    if scaling not in SCALINGS:
-        raise ValueError(f"scaling is {scaling!r}; it is one of {', '.join(SCALINGS)}")
+    if scaling not in RECIPES:
+        raise ValueError(f"scaling is {scaling!r}; it is one of {', '.join(RECIPES)}")
     if x.dim() < 2 or (x.dim() > 2 and (transpose or scaling == "block2d")):
         need = "[..., M, K]" if x.dim() < 2 else '[M, K] with transpose=True or "block2d"'
         raise ValueError(f"x has shape {list(x.shape)}; it is a matrix, {need}")

@@ -39,13 +39,14 @@ MOST_GROUPS = 512
 #: that takes long to write. TMA stores nothing while it loads, be it zeros: where K is short, C
 #: waits for what is loaded.
 SHORT_K, LARGE_SIDES = 32, 256
-#: Scales of a piece of their ring.
-PIECE = scale_ring.PIECE.value
 #: Types of operands, in PTX.
 TYPES = {
     torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "tf32", torch.int8: "s8",
     torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2",
 }  # fmt: skip
+
+#: As in a kernel; a call from the host costs several microseconds.
+_pieces_of = functools.cache(scale_ring.pieces_of)
 
 NO_INTERPRETER = Constraint(
     "Gluon kernels don't run in Triton's interpreter", lambda p: p.device != INTERPRETER
@@ -243,9 +244,8 @@ class RoleTile(Tile):
         """Bytes of the ring of scales, if there is one."""
         if self.facts.sums != "block":
             return 0
-        columns = self.c.BLOCK_N if self.facts.b_lines == 1 else 1
-        pieces = -(-self.c.BLOCK_M // PIECE) - (-columns // PIECE)
-        return self.c.num_stages * pieces * PIECE * 4
+        pieces = _pieces_of(self.c.BLOCK_M, self.c.BLOCK_N, self.facts.b_lines)
+        return self.c.num_stages * sum(pieces) * scale_ring.PIECE.value * 4
 
     @property
     def tiles(self) -> int:

@@ -77,7 +77,7 @@ def quantize_kernel(
     LINES: tl.constexpr, FIND: tl.constexpr, STORE: tl.constexpr, DRAW: tl.constexpr,
     TRANSPOSE: tl.constexpr, A: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """Of a tile [A, B] of x, and of its transpose, scales if `FIND` and codes if `STORE`."""
+    """Scales of a tile [A, B] of x and of its transpose, if `FIND`; their codes, if `STORE`."""
     tiles = tl.cdiv(K, B)
     # int64: M * K can pass 2**31
     i, j = (tl.program_id(0) // tiles).to(tl.int64), (tl.program_id(0) % tiles).to(tl.int64)

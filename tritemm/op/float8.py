@@ -16,9 +16,9 @@ from ..dispatch.request import for_gradients
 from ..runtime.operators import define, implement_whole
 from ..runtime.torch_private import Derivatives, onwards
 from .quantize import QUANTIZE
-from .scaled import scaled
+from .scaled import FP8, scaled
 
-E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+E4M3, E5M2 = FP8
 #: What shares a scale in x and in gradients, and in the weight; and the type of gradients.
 RECIPES = {"block": ("block", "block2d", E4M3), "row": ("row", "row", E5M2)}
 #: `a` is x quantised, [rows, K], `at` its transpose, for the weight's gradient, and `b` the weight,

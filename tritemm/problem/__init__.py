@@ -37,4 +37,5 @@ from .problem import Problem as Problem
 from .problem import kept as kept
 from .scales import BLOCK as BLOCK
 from .scales import Scales as Scales
+from .scales import spread as spread
 from .tile_space import TileSpace as TileSpace

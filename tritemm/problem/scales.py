@@ -40,12 +40,23 @@ class Scales:
         return self.a.cols > 1 or self.b.cols > 1
 
     def per(self, M: int, N: int) -> tuple[int, int]:
-        """Of so many rows and columns, how many have a scale together: 1, 128, or 0 for all."""
+        """How many of so many rows and columns share a scale: 1, 128, or 0 for all."""
         return _lines_per(self.a, M), _lines_per(self.b, N)
 
     def __str__(self) -> str:
         words = [f"{m.rows} x {m.cols}" for m in (self.a, self.b)]
         return f"scales {words[0]} and {words[1]}" + ", promoted" * self.promoted
+
+
+def spread(scale: torch.Tensor, lines: int, terms: int) -> torch.Tensor:
+    """A scale [..., lines, steps], or of blocks of lines, for each element of [..., lines, terms].
+
+    Where all of a dimension share one, it stays one, to be broadcast.
+    """
+    for dim, size in ((-2, lines), (-1, terms)):
+        if 1 < scale.shape[dim] < size:
+            scale = scale.repeat_interleave(BLOCK, dim).narrow(dim, 0, size)
+    return scale
 
 
 def _matrix(scale: torch.Tensor) -> Matrix:

@@ -212,7 +212,7 @@ def _scaled(a, b, scale_a, scale_b, bias=None, result=None, dtype=None, fast=Fal
     fp8 = a.dtype in FP8 and b.dtype in FP8 and FP8[0] in (a.dtype, b.dtype)
     if not fp8 or dtype not in REAL or result is not None or a.get_device() != b.get_device():
         raise Refused("types that are torch's to judge")
-    if K % 16 or N % 16 or b.shape[0] != K or a.stride(1) != 1 != b.stride(1) or b.stride(0) != 1:
+    if K % 16 or N % 16 or b.shape[0] != K or a.stride(1) != 1 or b.stride(0) != 1:
         raise Refused("shapes that are torch's to judge")
     if bias is not None and (bias.shape != (N,) or bias.dtype not in REAL):
         raise Refused("a bias that is torch's to judge")

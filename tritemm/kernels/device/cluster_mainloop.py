@@ -190,7 +190,7 @@ class Consumer:
         SHAPE: gl.constexpr = self.loop.SHAPE
         LINES: gl.constexpr = SHAPE.BLOCK_K // line_of(SHAPE)
         BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
-        ptx.barrier_wait(self.full + stage * 8, odd)
+        self.begin(stage, odd)
         for line in gl.static_range(LINES):
             at = (stage * LINES + line) * (BYTES // 16)
             if len(acc) == 0:

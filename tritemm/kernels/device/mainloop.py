@@ -198,9 +198,14 @@ class Mainloop:
 
     @gluon.jit
     def arrived(self, stage, odd, SLAB: gl.constexpr):
-        """The slab of A's tile and the blocks of B's in `stage`, once their bytes have arrived."""
-        SHAPE: gl.constexpr = self.SHAPE
+        """`operands`, once their bytes have arrived."""
         self.begin(stage, odd)
+        return self.operands(stage, SLAB)
+
+    @gluon.jit
+    def operands(self, stage, SLAB: gl.constexpr):
+        """The slab of A's tile and the blocks of B's in `stage`."""
+        SHAPE: gl.constexpr = self.SHAPE
         slab = stage * (SHAPE.BLOCK_M // SHAPE.ROWS) + SLAB
         a = tile_view(self.a_ring, slab, SHAPE.A_MAJOR)
         b = ()
@@ -221,13 +226,11 @@ class Mainloop:
     @gluon.jit
     def start(self, stage, SLAB: gl.constexpr):
         """Begin to multiply a slab of `stage`, for sums of this step alone."""
-        slab = stage * (self.SHAPE.BLOCK_M // self.SHAPE.ROWS) + SLAB
-        a = tile_view(self.a_ring, slab, self.SHAPE.A_MAJOR)
+        a, b = self.operands(stage, SLAB)
         acc = self.zeros()
         part = ()
         for i in gl.static_range(len(acc)):
-            b = tile_view(self.b_rings[i], stage, self.SHAPE.B_MAJOR)
-            part += (warpgroup_mma(a, b, acc[i], use_acc=False, is_async=True),)
+            part += (warpgroup_mma(a, b[i], acc[i], use_acc=False, is_async=True),)
         return part
 
     @gluon.jit

@@ -8,6 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from .language import Value, aggregate, cp_async
+from .offsets import widen
 from .scales import scale_ptrs
 
 #: Scales of a piece of the ring.
@@ -15,10 +16,15 @@ PIECE = gl.constexpr(128)
 
 
 @gluon.constexpr_function
-def pieces(shape):
+def pieces_of(rows, columns, b_lines):
     """Pieces of a stage: for A's rows, then for B's columns, or for those that share a scale."""
-    rows = -(-shape.BLOCK_M.value // PIECE.value)
-    return rows, -(-shape.BLOCK_N.value // PIECE.value) if shape.B_LINES == 1 else 1
+    return -(-rows // PIECE.value), -(-columns // PIECE.value) if b_lines == 1 else 1
+
+
+@gluon.constexpr_function
+def pieces(shape):
+    """The same of a tile's shape."""
+    return pieces_of(shape.BLOCK_M.value, shape.BLOCK_N.value, shape.B_LINES.value)
 
 
 @aggregate
@@ -45,15 +51,13 @@ class ScaleRing:
         each = gl.arange(0, PIECE, gl.BlockedLayout([1], [32], [1], [0]))
         for i in gl.static_range(ROWS):
             rows = unit.row + i * PIECE + each
-            ptrs = scale_ptrs(
-                args.scale_a_ptr, args.sa_strides, unit.b1, rows, step, SHAPE.A_LINES, SHAPE.WIDE
-            )
+            at_m = widen(rows, SHAPE.WIDE)
+            ptrs = scale_ptrs(args.scale_a_ptr, args.sa_strides, unit.b1, at_m, step, SHAPE.A_LINES)
             cp_async(self.memory.index(at + i), ptrs, mask=rows < M)
         for i in gl.static_range(COLUMNS):
             columns = unit.col + (i * PIECE + each) * STEP
-            ptrs = scale_ptrs(
-                args.scale_b_ptr, args.sb_strides, unit.b1, columns, step, SHAPE.B_LINES, SHAPE.WIDE
-            )
+            at_n = widen(columns, SHAPE.WIDE)
+            ptrs = scale_ptrs(args.scale_b_ptr, args.sb_strides, unit.b1, at_n, step, SHAPE.B_LINES)
             inside = (columns < N) & (i * PIECE + each < SHAPE.BLOCK_N // STEP)
             cp_async(self.memory.index(at + ROWS + i), ptrs, mask=inside)
 

@@ -8,7 +8,7 @@ from collections import namedtuple
 import triton
 import triton.language as tl
 
-from .offsets import batch_offset, widen
+from .offsets import batch_offset
 
 #: Elements of K that are summed before they are promoted, or scaled.
 BLOCK = tl.constexpr(128)
@@ -19,36 +19,32 @@ ScaleStrides = namedtuple("ScaleStrides", "batch, line, step")
 @triton.jit
 def a_scale(args, b1, offs_m, M, step, LINES: tl.constexpr):
     """A's scales [rows] of a step of K, of `LINES` each; `args` are `EpilogueArgs`."""
-    ptr = args.scale_a_ptr + batch_offset(0, b1, 0, args.sa_strides.batch)
-    return lines_scale(ptr, args.sa_strides, offs_m, M, step, LINES)
+    return lines_scale(args.scale_a_ptr, args.sa_strides, b1, offs_m, M, step, LINES)
 
 
 @triton.jit
 def b_scale(args, b1, offs_n, N, step, LINES: tl.constexpr):
     """B's scales [columns] of a step of K."""
-    ptr = args.scale_b_ptr + batch_offset(0, b1, 0, args.sb_strides.batch)
-    return lines_scale(ptr, args.sb_strides, offs_n, N, step, LINES)
+    return lines_scale(args.scale_b_ptr, args.sb_strides, b1, offs_n, N, step, LINES)
 
 
 @triton.jit
-def lines_scale(ptr, strides, lines, count, step, LINES: tl.constexpr):
+def lines_scale(ptr, strides, b1, lines, count, step, LINES: tl.constexpr):
     """The scales of `lines`, 0 where there are no more than `count`; or a scalar, of all."""
-    # int64: steps * stride can pass 2**31; where lines * stride can, these have 64 bits already.
-    ptr += tl.cast(step, tl.int64) * strides.step
     if LINES == 0:
-        scale = tl.load(ptr, mask=count > 0, other=0.0)
-    else:
-        scale = tl.load(ptr + lines // LINES * strides.line, mask=lines < count, other=0.0)
-    return scale
+        lines = 0
+    return tl.load(scale_ptrs(ptr, strides, b1, lines, step, LINES), count > lines, other=0.0)
 
 
 @triton.jit
-def scale_ptrs(ptr, strides, b1, lines, step, LINES: tl.constexpr, WIDE: tl.constexpr):
-    """Where the scales of `lines` stand, in a step of K."""
-    # int64: steps * stride can pass 2**31
+def scale_ptrs(ptr, strides, b1, lines, step, LINES: tl.constexpr):
+    """Where the scales of `lines` stand, in a step of K; those that share one lie 0 apart.
+
+    Where lines * stride can pass 2**31, they have 64 bits.
+    """
+    # int64: so can steps * stride
     ptr += batch_offset(b1, step, strides.batch, strides.step)
-    lines = widen(lines, WIDE)
-    return ptr + (lines * 0 if LINES == 0 else lines // LINES * strides.line)
+    return ptr + lines // max(LINES, 1) * strides.line
 
 
 @triton.jit
