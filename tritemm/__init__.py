@@ -32,7 +32,7 @@ if not _missing:
         from .api.moe import moe
         from .api.quantize import Quantized, quantize
         from .api.row_parallel import row_parallel_linear
-        from .api.scaled import scaled_mm
+        from .api.scaled import scaled_grouped_mm, scaled_mm
         from .api.symmetric import newton_schulz, syrk
         from .api.tuning import tune
         from .api.warming import warmup
@@ -72,6 +72,7 @@ __all__ = [
     "nn",
     "quantize",
     "row_parallel_linear",
+    "scaled_grouped_mm",
     "scaled_mm",
     "set_batch_invariant_mode",
     "syrk",

@@ -60,7 +60,7 @@ def faults(result, required=(), forbidden=(), several=True) -> list[str]:
         found.append(f"spills {result.spills} bytes per thread{local}")
     if not result.fits:
         found.append(f"{result.shared} bytes of shared memory, of {result.limit}")
-    if result.mix and (products := result.count("HGMMA")):
+    if result.mix and (products := sum(map(result.count, ("HGMMA", "QGMMA", "IGMMA")))):
         # ptxas gives each WGMMA of a k-step its own fence when it can't prove the accumulator
         # idle. It costs a third of the speed, and only an info message of ptxas (C7515) tells.
         fences = result.count("WARPGROUP.ARRIVE")

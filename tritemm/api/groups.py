@@ -20,7 +20,7 @@ from ..spec import Kernel
 from .arguments import OPTIONS, autocast, check_dense, checked_options, pair
 from .epilogue import activation_of, check_kind, factor
 from .matmul import matmul
-from .result import check_out, needs_copy, resized
+from .result import check_out, resized, written
 
 
 def grouped_mm(
@@ -91,20 +91,14 @@ def grouped_mm(
         if isinstance(t, torch.Tensor) and t.dim() not in (2, 3):
             raise RuntimeError(f"grouped_mm(): {name} is {t.dim()}D; 2 or 3 dimensions are needed")
     x, y = pair("grouped_mm", ("a", "b"), a, b, cast=out is None)
-    count = _check_groups(x, y, offs)
-    then = _checked_epilogue(bias, activation, alpha, x, y, count, out)
+    count = check_groups(x, y, offs)
+    then = epilogue_of_groups(bias, activation, alpha, x, y, count, out)
     options = checked_options((word_of(*asked[:3]), *asked[3:]), x.dtype)
     if offs is None:
         return _batched(x, y, then, out, options[-1], dict(zip(OPTIONS, asked, strict=True)))
-    if out is None:
-        return grouped(x, y, offs, *then, *options)
-    inputs, shape = tensors[:-1], result_shape(x, y, then[1], count)
-    check_out(out, inputs, options[-1])
-    fitting = fits(out.shape, shape)
-    if needs_copy(out, fitting, inputs):
-        made = grouped(x, y, offs, *then, *options)
-        return resized(out, shape, fitting).copy_(made)
-    return grouped(x, y, offs, *then, *options[:-1], out=resized(out, shape, fitting))
+    *how, dtype = options
+    shape = result_shape(x, y, then[1], count)
+    return written(grouped, (x, y, offs, *then, *how), dtype, out, shape, tensors[:-1])
 
 
 def _batched(a, b, then: tuple, out, dtype: torch.dtype, asked: dict) -> torch.Tensor:
@@ -121,7 +115,7 @@ def _batched(a, b, then: tuple, out, dtype: torch.dtype, asked: dict) -> torch.T
     return resized(out, result.shape, fits(out.shape, result.shape)).copy_(result)
 
 
-def _check_groups(a, b, offs) -> int:
+def check_groups(a, b, offs) -> int:
     """The number of groups; an error where operands and offsets don't go together."""
     if a.dim() == b.dim() == 3:
         if offs is not None:
@@ -146,7 +140,7 @@ def _check_groups(a, b, offs) -> int:
     return offs.shape[0]
 
 
-def _checked_epilogue(bias, activation, alpha, a, b, count: int, out) -> tuple:
+def epilogue_of_groups(bias, activation, alpha, a, b, count: int, out) -> tuple:
     """Bias, activation and alpha as the operator takes them; or an error."""
     word = activation_of(activation, b)
     alpha, _ = checked_epilogue(a.dtype, word, factor("alpha", alpha))

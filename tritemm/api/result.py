@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from ..runtime.sizes import in_one_piece, known
+from ..runtime.sizes import fits, in_one_piece, known
 from .arguments import check_dense
 
 
@@ -45,6 +46,18 @@ def check_out(out, inputs, dtype) -> None:
         raise RuntimeError(
             f"Expected out tensor to be on {inputs[0].device}, but it is on {out.device}"
         )
+
+
+def written(operator: Callable, args: tuple, dtype, out, shape, inputs) -> torch.Tensor:
+    """What `operator` makes of `args`, and of a type or `out=`; in `out` if given, once checked."""
+    if out is None:
+        return operator(*args, dtype)
+    check_out(out, inputs, dtype)
+    fitting = fits(out.shape, shape)
+    if needs_copy(out, fitting, inputs):
+        made = operator(*args, dtype)
+        return resized(out, shape, fitting).copy_(made)
+    return operator(*args, out=resized(out, shape, fitting))
 
 
 def resized(out, shape, fitting: bool) -> torch.Tensor:

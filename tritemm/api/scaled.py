@@ -1,4 +1,4 @@
-"""`scaled_mm`: products of 8-bit operands that have scales."""
+"""`scaled_mm` and `scaled_grouped_mm`: products of 8-bit operands that have scales."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from torch.overrides import handle_torch_function, has_torch_function
 from ..dispatch.request import word_of
 from ..dtypes import REAL
 from ..op.scaled import FP8, Recipe, of_lines, scaled
-from ..problem import INTERPRETED, Activation
+from ..problem import INTERPRETED, Activation, EpilogueInputs, result_shape
 from ..problem.config import Config
 from ..rungs import Rung
 from ..runtime.sizes import fits, holds, known
 from ..spec import Kernel
 from .arguments import check_dense
 from .epilogue import checked
-from .result import check_out, needs_copy, resized
+from .groups import check_groups, epilogue_of_groups
+from .result import check_out, resized, written
 
 
 def scaled_mm(
@@ -96,36 +97,141 @@ def scaled_mm(
             activation=activation, residual=residual, alpha=alpha, beta=beta, kernel=kernel,
             config=config,
         )  # fmt: skip
-    for name, value in (("swizzle_a", swizzle_a), ("swizzle_b", swizzle_b)):
-        if getattr(value, "name", value) not in (None, "NO_SWIZZLE"):
-            raise ValueError(f"{name} is {value}; scales are read as they are stored: leave it out")
-    if tuple(contraction_dim) not in ((), (1, 0), (-1, -2)):
-        raise ValueError(f"contraction_dim is {contraction_dim}; K is mat_a's last: leave it out")
-    _check_operands(mat_a, mat_b)
+    _check_as_stored(swizzle_a, swizzle_b, contraction_dim)
+    _check_operands("scaled_mm", mat_a, mat_b)
     K = mat_a.shape[1]
     of_a = of_lines("scale_a", scale_a, scale_recipe_a, mat_a, mat_a.shape[0], K)
     of_b = of_lines("scale_b", scale_b, scale_recipe_b, mat_b, mat_b.shape[1], K)
-    blocks = not (known(of_a.shape[1] == 1) and known(of_b.shape[1] == 1))
-    if mat_a.dtype == torch.int8 and blocks:
-        raise ValueError("scales of int8 operands are of all of K: recipes are tensor and row")
-    dtype = torch.bfloat16 if output_dtype is None else output_dtype
-    if dtype not in REAL:
-        raise ValueError(f"output_dtype is {dtype}; {', '.join(map(str, REAL))} are possible")
+    promoted = _promoted(mat_a, of_a, of_b, use_fast_accum)
+    dtype = _output_type(output_dtype)
     after = bias, activation, residual, alpha, beta, False
     a, b = (t.view(FP8[0]) for t in (mat_a, mat_b))  # of whatever type, what follows is in fp32
     shape, then = checked(after, a, b, a, b, out)
-    promoted = mat_a.dtype != torch.int8 and (blocks or not use_fast_accum)
-    word = word_of(kernel, config)
-    args = mat_a, mat_b, of_a, of_b, None, promoted, *then[:-1], word
-    if out is None:
-        return scaled(*args, dtype)
-    inputs = tensors[:-1]
-    check_out(out, inputs, dtype)
-    fitting = fits(out.shape, shape)
-    if needs_copy(out, fitting, inputs):
-        made = scaled(*args, dtype)
-        return resized(out, shape, fitting).copy_(made)
-    return scaled(*args, out=resized(out, shape, fitting))
+    args = mat_a, mat_b, of_a, of_b, None, promoted, *then[:-1], word_of(kernel, config)
+    return written(scaled, args, dtype, out, shape, tensors[:-1])
+
+
+def scaled_grouped_mm(
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    scale_a: torch.Tensor | Sequence[torch.Tensor],
+    scale_recipe_a: Recipe,
+    scale_b: torch.Tensor | Sequence[torch.Tensor],
+    scale_recipe_b: Recipe,
+    swizzle_a: Any = None,
+    swizzle_b: Any = None,
+    bias: torch.Tensor | None = None,
+    offs: torch.Tensor | None = None,
+    output_dtype: torch.dtype | None = torch.bfloat16,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+    *,
+    out: torch.Tensor | None = None,
+    activation: Activation | None = None,
+    alpha: float = 1,
+    kernel: Rung | Kernel = "auto",
+    config: Config | Mapping | None = None,
+) -> torch.Tensor:
+    """The products of groups of 8-bit operands, as `torch.nn.functional.scaled_grouped_mm`.
+
+    Forms and groups are those of `grouped_mm`, and recipes those of `scaled_mm`:
+
+    | recipe    | scale of a 2D operand             | of a 3D one: the same for each group      |
+    |-----------|-----------------------------------|-------------------------------------------|
+    | "tensor"  | one number                        | one number, or [G]                        |
+    | "row"     | [M] or [N]; [G, M] if K is cut    | [G, M] or [G, N]                          |
+    | "block"   | [M, K / 128] or [N, K / 128]      | [G, M, K / 128] or [G, N, K / 128]        |
+    | "block2d" | [K / 128, M / 128], or with N     | [G, K / 128, M / 128], or with N          |
+
+    Blocks of a 2D operand begin at multiples of 128, wherever its groups do: they are those that
+    `quantize` makes of all of it. So groups may have any size, in every form.
+
+    Args:
+        mat_a, mat_b: of float8_e4m3fn or float8_e5m2, which may be mixed, or both of int8; any
+            strides. What does not have K contiguous is copied first.
+        scale_a, scale_b: float32, any strides. [G, M] may be one dimension, as torch has it.
+        offs: [G], int32, as of `grouped_mm`; None if both operands have 3 dimensions.
+        bias: [G, N], a row for each group; not where columns are cut.
+        swizzle_a, swizzle_b, output_dtype, contraction_dim, use_fast_accum: as of `scaled_mm`.
+        out, activation, alpha, kernel, config: as of `grouped_mm`.
+
+    Returns:
+        The products, as `grouped_mm` lays them out. They have no derivatives.
+
+    Raises:
+        RuntimeError, TypeError, ValueError, NotImplementedError: what is not possible, and what is.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> tokens = tritemm.quantize(torch.ones(3, 2, device=device))
+    >>> experts = tritemm.quantize(torch.ones(2, 2, device=device))
+    >>> offs = torch.tensor([1, 3], dtype=torch.int32, device=device)
+    >>> weights, scale = experts.values[:, :, None], experts.scale
+    >>> tritemm.scaled_grouped_mm(
+    ...     tokens.values, weights, tokens.scale, "row", scale, "row", offs=offs
+    ... ).tolist()
+    [[2.0], [2.0], [2.0]]
+    """
+    scale_a, scale_recipe_a = _one("scale_a", scale_a), _one("scale_recipe_a", scale_recipe_a)
+    scale_b, scale_recipe_b = _one("scale_b", scale_b), _one("scale_recipe_b", scale_recipe_b)
+    given = (mat_a, mat_b, scale_a, scale_b, bias, offs, out)
+    tensors = tuple(t for t in given if t is not None)
+    if has_torch_function(tensors):
+        return handle_torch_function(
+            scaled_grouped_mm, tensors, mat_a, mat_b, scale_a, scale_recipe_a, scale_b,
+            scale_recipe_b, swizzle_a, swizzle_b, bias, offs, output_dtype, contraction_dim,
+            use_fast_accum, out=out, activation=activation, alpha=alpha, kernel=kernel,
+            config=config,
+        )  # fmt: skip
+    _check_as_stored(swizzle_a, swizzle_b, contraction_dim)
+    _check_operands("scaled_grouped_mm", mat_a, mat_b)
+    count = check_groups(mat_a, mat_b, offs)
+    of_k = mat_a.dim() == mat_b.dim() == 2
+    K = mat_a.shape[-1]
+    groups = [(count,) if of_k or t.dim() == 3 else () for t in (mat_a, mat_b)]
+    of_a = of_lines("scale_a", scale_a, scale_recipe_a, mat_a, mat_a.shape[-2], K, groups[0])
+    of_b = of_lines("scale_b", scale_b, scale_recipe_b, mat_b, mat_b.shape[-1], K, groups[1])
+    promoted = _promoted(mat_a, of_a, of_b, use_fast_accum)
+    dtype = _output_type(output_dtype)
+    a, b = (t.view(FP8[0]) for t in (mat_a, mat_b))  # of whatever type, what follows is in fp32
+    bias, word, alpha = epilogue_of_groups(bias, activation, alpha, a, b, count, out)
+    operands = mat_a, mat_b, of_a, of_b, offs, promoted
+    how = 1.0, word_of(kernel, config)
+    if offs is None and bias is not None:  # of batches, which torch adds
+        made = scaled(*operands, None, None, "", alpha, *how, torch.float32)
+        result = EpilogueInputs(bias.unsqueeze(-2), None, word).of(made, dtype)
+        if out is None:
+            return result
+        check_out(out, tensors[:-1], dtype)
+        return resized(out, result.shape, fits(out.shape, result.shape)).copy_(result)
+    shape = result_shape(a, b, word, *([] if offs is None else [count]))
+    args = *operands, bias, None, word, alpha, *how
+    return written(scaled, args, dtype, out, shape, tensors[:-1])
+
+
+def _check_as_stored(swizzle_a, swizzle_b, contraction_dim) -> None:
+    """Refuse another order of scales in memory, or of dimensions."""
+    for name, value in (("swizzle_a", swizzle_a), ("swizzle_b", swizzle_b)):
+        value = _one(name, value)
+        if value is not None and getattr(value, "name", None) != "NO_SWIZZLE":
+            raise ValueError(f"{name} is {value}; scales are read as they are stored: leave it out")
+    if tuple(contraction_dim) not in ((), (1, 0), (-1, -2)):
+        raise ValueError(f"contraction_dim is {contraction_dim}; K is mat_a's last: leave it out")
+
+
+def _promoted(a, of_a, of_b, fast: bool) -> bool:
+    """Whether sums are promoted; or an error where int8 has scales of blocks."""
+    blocks = not (known(of_a.shape[-1] == 1) and known(of_b.shape[-1] == 1))
+    if a.dtype == torch.int8 and blocks:
+        raise ValueError("scales of int8 operands are of all of K: recipes are tensor and row")
+    return a.dtype != torch.int8 and (blocks or not fast)
+
+
+def _output_type(asked: torch.dtype | None) -> torch.dtype:
+    dtype = torch.bfloat16 if asked is None else asked
+    if dtype not in REAL:
+        raise ValueError(f"output_dtype is {dtype}; {', '.join(map(str, REAL))} are possible")
+    return dtype
 
 
 def _one(name: str, value):
@@ -137,27 +243,29 @@ def _one(name: str, value):
     return value
 
 
-def _check_operands(a, b) -> None:
+def _check_operands(caller: str, a, b) -> None:
     """Refuse what no kernel multiplies."""
     for name, t in (("mat_a", a), ("mat_b", b)):
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"{name} must be Tensor, not {type(t).__name__}")
         check_dense(name, t)
-        if t.dim() != 2:
-            raise RuntimeError(f"{name} is {t.dim()}D; scaled_mm multiplies matrices")
+        most = 2 if caller == "scaled_mm" else 3
+        if not 2 <= t.dim() <= most:
+            can = "matrices" if most == 2 else "2 or 3 dimensions"
+            raise RuntimeError(f"{name} is {t.dim()}D; {caller} multiplies {can}")
     mixed = a.dtype in FP8 and b.dtype in FP8
     if not mixed and not a.dtype == b.dtype == torch.int8:
         raise NotImplementedError(
-            f"mat_a is {a.dtype} and mat_b {b.dtype}; scaled_mm multiplies float8_e4m3fn and "
+            f"mat_a is {a.dtype} and mat_b {b.dtype}; {caller} multiplies float8_e4m3fn and "
             "float8_e5m2, or int8 by int8. tritemm.quantize makes them"
         )
     if a.device != b.device or (a.device.type == "cpu" and not INTERPRETED):
         raise RuntimeError(
-            f"mat_a is on {a.device} and mat_b on {b.device}; scaled_mm multiplies CUDA tensors of "
+            f"mat_a is on {a.device} and mat_b on {b.device}; {caller} multiplies CUDA tensors of "
             "one device"
         )
-    if not holds(a.shape[1] == b.shape[0]):
+    if not holds(a.shape[-1] == b.shape[-2]):
         raise RuntimeError(
             f"mat_a {tuple(a.shape)} and mat_b {tuple(b.shape)} cannot be multiplied: K is "
-            f"{a.shape[1]} in mat_a and {b.shape[0]} in mat_b"
+            f"{a.shape[-1]} in mat_a and {b.shape[-2]} in mat_b"
         )

@@ -18,11 +18,20 @@ from typing import Any, get_args
 import torch
 
 from ..arch.gpus import DEVICES, named
-from ..dtypes import PRECISIONS, accumulator_type, check_precision, checked_epilogue, result_type
+from ..dtypes import (
+    PRECISIONS,
+    REAL,
+    accumulator_type,
+    check_precision,
+    checked_epilogue,
+    result_type,
+)
 from ..machine.command import refuse
+from ..op.scaled import FP8, RECIPES
 from ..problem import (
     ACCUMULATE,
     ACTIVATIONS,
+    BLOCK,
     GATED,
     INTERPRETED,
     Layout,
@@ -53,6 +62,8 @@ LAYOUTS = get_args(Layout)
 LAYOUT = "NT"
 #: Types by their short names; torch's own names are understood as well.
 DTYPES = {short_name(dtype): dtype for dtype in TRITON_DTYPE}
+#: Types of operands that have scales, and of their sums.
+NARROW = dict.fromkeys(FP8, torch.float32) | {torch.int8: torch.int32}
 OPERANDS = [short_name(dtype) for dtype in ACCUMULATE]
 
 
@@ -65,8 +76,9 @@ class Job:
     `config` is an index into the rung's configs for the problem, or a `Config`. Types are names:
     "bf16" or "bfloat16". `activation`, `bias` and `residual` (both of the result's type) are the
     epilogue's; with swiglu or geglu, C has N / 2 columns; a `symmetric` C is square. The products
-    of the `batch` are `groups` if that is m, n or k: what is cut. Raises ValueError where a value
-    is not one of those known.
+    of the `batch` are `groups` if that is m, n or k: what is cut. `scales` are the recipes of A's
+    and of B's, "row block2d", of operands of fp8_e4m3fn, fp8_e5m2 or int8, and sums of fp8 are
+    promoted unless they are `fast`. Raises ValueError where a value is not one of those known.
     """
 
     rung: str
@@ -88,6 +100,8 @@ class Job:
     residual: bool = False
     symmetric: bool = False
     groups: str = ""
+    scales: str = ""
+    fast: bool = False
 
     def __post_init__(self) -> None:
         _one_of("rung", self.rung, [rung.name for rung in RUNGS])
@@ -99,7 +113,12 @@ class Job:
         if self.symmetric and self.M != self.N:
             raise ValueError(f"M and N are {self.M} and {self.N}, and a symmetric C is square")
         _one_of("groups", self.groups, ("", "m", "n", "k"))
-        check_precision(self.precision, self.types[0])
+        if self.scales and len(self.scales.split()) != 2:
+            raise ValueError(f"scales are those of A and of B, not {self.scales!r}")
+        for word in self.scales.split():
+            _one_of("recipe", word, RECIPES)
+        if not self.scales:
+            check_precision(self.precision, self.types[0])
         if min(self.M, self.N, self.K) < 1:
             raise ValueError(f"M, N and K are {self.M}, {self.N} and {self.K}; at least 1 each")
         if 8 * max(self.M * self.K, self.K * self.N, self.M * self.N) >= 1 << 63:
@@ -107,7 +126,7 @@ class Job:
                 f"M, N and K are {self.M}, {self.N} and {self.K}; a matrix of them has more bytes "
                 "than can be counted in 64 bits"
             )
-        checked_epilogue(self.types[0], self.activation)
+        checked_epilogue(torch.float32 if self.scales else self.types[0], self.activation)
 
     @property
     def kernel(self) -> Kernel:
@@ -115,7 +134,11 @@ class Job:
 
     @property
     def types(self) -> tuple[torch.dtype, torch.dtype, torch.dtype]:
-        """Types of operands, accumulator and result, by the rules of `tritemm.matmul`."""
+        """Types of operands, accumulator and result, by the rules of `matmul` or `scaled_mm`."""
+        if self.scales:
+            dtype = _dtype(self.dtype, "type of the operands", NARROW)
+            out_dtype = _dtype(self.out_dtype or "bf16", "type of the result", REAL)
+            return dtype, NARROW[dtype], out_dtype
         dtype = _dtype(self.dtype, "type of the operands", ACCUMULATE)
         accumulate = accumulator_type(self.accumulate and _dtype(self.accumulate), dtype)
         return dtype, accumulate, result_type(self.out_dtype and _dtype(self.out_dtype), dtype)
@@ -185,6 +208,12 @@ def problem_of(job: Job) -> Problem:
     columns = job.N // (2 if job.activation in GATED else 1)
     cuts = ("m", "k"), ("n", "k"), ("m", "n")  # of A, B and C, which then have no batch
     of_a, of_b, of_c = (() if job.groups in cut else job.batch for cut in cuts)
+    scales = None
+    if job.scales:
+        own = [job.batch if job.groups == "k" else of for of in (of_a, of_b)]
+        lines = zip((job.M, job.N), job.scales.split(), own, strict=True)
+        promoted = dtype != torch.int8 and not job.fast
+        scales = (*(_scale(count, job.K, *rest) for count, *rest in lines), promoted)
     c = _operand(job.M, columns, "N", out_dtype, None, of_c)
     return Problem.of(
         _operand(job.M, job.K, job.layout[0], dtype, job.a_batch, of_a),
@@ -198,6 +227,7 @@ def problem_of(job: Job) -> Problem:
         residual=c if job.residual else None,
         symmetric=job.symmetric,
         groups=job.groups,
+        scales=scales,
     )
 
 
@@ -318,6 +348,19 @@ def _operand(rows, cols, layout, dtype, own_batch, batch) -> torch.Tensor:
     return own.expand(*batch, rows, cols)
 
 
+def _scale(lines: int, K: int, recipe: str, batch: tuple[int, ...]) -> torch.Tensor:
+    """Scales [lines, steps] on meta, of each of a batch; of blocks of a matrix if its K is cut."""
+    steps, bands = -(-K // BLOCK), -(-lines // BLOCK)
+    shape = {
+        "tensor": (1, 1),
+        "row": (1, lines),
+        "block": (steps, lines),
+        "block2d": (steps, bands),
+    }
+    made = torch.empty(*batch, *shape[recipe], device="meta").mT
+    return made.expand(*batch, lines, 1) if recipe == "tensor" else made
+
+
 # Reading binaries
 
 
@@ -358,14 +401,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          "N as written or T transposed"),
         ("--config", "0", "which of the rung's configs for this problem, from 0"),
         ("--activation", "", f"of the result: {_list(_ACTIVATIONS)} (default: none)"),
+        ("--scales", "", f"of A,B, which are {_list(map(short_name, NARROW))}: {_list(RECIPES)}"),
     ):  # fmt: skip
         shown = f"{meaning} (default: {default})" if default else meaning
-        metavar = {"--problem": "M,N,K,LAYOUT", "--config": "I"}.get(option)
+        metavar = {"--problem": "M,N,K,LAYOUT", "--config": "I", "--scales": "A,B"}.get(option)
         parser.add_argument(option, default=default, metavar=metavar, help=shown)
     add = parser.add_argument
     add("--bias", action="store_true", help="add a bias, of the result's type")
     add("--residual", action="store_true", help="add a residual, of the result's type")
     add("--symmetric", action="store_true", help="compute the triangle of a C that is symmetric")
+    add("--fast", action="store_true", help="leave sums of fp8 to the tensor core")
     add("--ptx", action="store_true", help="also print the PTX")
     add("--sass", action="store_true", help="also print the SASS")
     add("--json", action="store_true", help="print JSON instead of a table")
@@ -401,7 +446,8 @@ def _job(args: argparse.Namespace) -> Job:
         args.rung, sm_of(args.sm), M, N, K, layout,
         args.dtype, args.out_dtype, args.accumulate, args.precision,
         config=_integer("--config", args.config), activation=args.activation, bias=args.bias,
-        residual=args.residual, symmetric=args.symmetric,
+        residual=args.residual, symmetric=args.symmetric, scales=args.scales.replace(",", " "),
+        fast=args.fast,
     )  # fmt: skip
 
 

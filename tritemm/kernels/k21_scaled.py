@@ -55,13 +55,16 @@ def scaled_kernel(
         pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
         if GROUPS == "k":
             first_k, last_k = bounds(offs_ptr, group, B1, K)
+    base_k = first_k
+    if GROUPS == "k":  # the block of K in which the group begins
+        base_k = first_k // BLOCK_K * BLOCK_K
     a_ptr += batch_offset(b0, group, stride_a0, stride_a1)
     b_ptr += batch_offset(b0, group, stride_b0, stride_b1)
     c_ptr += batch_offset(b0, group, stride_c0, stride_c1)
 
     offs_m = widen(first_row + pid_m * BLOCK_M, WIDE) + tl.arange(0, BLOCK_M)
     offs_n = widen(pid_n * BLOCK_N, WIDE) + tl.arange(0, BLOCK_N)
-    offs_k = widen(tl.arange(0, BLOCK_K), WIDE) + first_k
+    offs_k = widen(tl.arange(0, BLOCK_K), WIDE) + base_k
     # Rows past the edge wrap to valid ones; the store masks what they yield.
     a_ptrs = a_ptr + (offs_m % M)[:, None] * stride_am + offs_k[None, :] * stride_ak
     b_ptrs = b_ptr + offs_k[:, None] * stride_bk + (offs_n % N)[None, :] * stride_bn
@@ -74,11 +77,14 @@ def scaled_kernel(
         bias_ptr, residual_ptr, alpha, beta, r_strides,
         scale_a_ptr, scale_b_ptr, sa_strides, sb_strides,
     )  # fmt: skip
-    steps = tl.maximum(tl.cdiv(last_k - first_k, BLOCK_K), 1)
+    steps = tl.maximum(tl.cdiv(last_k - base_k, BLOCK_K), 1)
     tl.assume(steps > 0)  # else ptxas may serialise WGMMA, in case there is no step
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     for step in tl.range(0, steps, num_stages=STAGES):
-        inside = tl.arange(0, BLOCK_K) < last_k - first_k - step * BLOCK_K
+        k = tl.arange(0, BLOCK_K) + step * BLOCK_K
+        inside = k < last_k - base_k
+        if GROUPS == "k":
+            inside &= k >= first_k - base_k
         a = tl.load(a_ptrs, mask=inside[None, :], other=0.0)  # [BLOCK_M, BLOCK_K]
         b = tl.load(b_ptrs, mask=inside[:, None], other=0.0)  # [BLOCK_K, BLOCK_N]
         if SUMS == "whole":
@@ -86,9 +92,9 @@ def scaled_kernel(
         else:
             partial = dot(a, b, tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC), PRECISION)
             if SUMS == "block":
-                k = first_k // BLOCK + step
-                partial *= as_column(a_scale(args, group, offs_m, rows, k, A_LINES))
-                partial *= as_row(b_scale(args, group, offs_n, columns, k, B_LINES))
+                block = base_k // BLOCK + step
+                partial *= as_column(a_scale(args, group, offs_m, rows, block, A_LINES))
+                partial *= as_row(b_scale(args, group, offs_n, columns, block, B_LINES))
             acc += partial
         a_ptrs += BLOCK_K * widen(stride_ak, WIDE)
         b_ptrs += BLOCK_K * widen(stride_bk, WIDE)

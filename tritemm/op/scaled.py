@@ -1,19 +1,21 @@
 """The operator of products with scales: what torch's dispatcher, compilers and counters see.
 
 `tritemm::scaled_mm` is activation(alpha * (a * scale_a) @ (b * scale_b) + bias) + beta * residual
-of 8-bit operands; scales are [lines, steps of K], as `api.scaled` makes them. It has no
+of 8-bit operands, of each group where `offs` cuts them as it cuts those of `grouped_mm`. Scales are
+[lines, steps of K], or one such matrix for each group, as `of_lines` makes them. It has no
 derivatives, for its operands have none.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
 from ..plan.kinds import product
-from ..problem import BLOCK, Besides, EpilogueInputs, result_shape
+from ..problem import BLOCK, Besides, EpilogueInputs, form_of, result_shape
 from ..runtime import fast_path
 from ..runtime.operators import define, implement, implement_whole
 from ..runtime.sizes import fits, holds, known
@@ -53,9 +55,16 @@ def scaled(a, b, scale_a, scale_b, offs, *args, out=None) -> torch.Tensor:
 @untraced
 def _product(a, b, scale_a, scale_b, offs, promoted, *args, out=None) -> torch.Tensor:
     *epilogue, kernel, out_dtype = args
-    then = EpilogueInputs.made(a, b, *epilogue)
-    besides = Besides(offs, (scale_a, scale_b, promoted))
-    return product(a, b, out, (kernel, None, None, out_dtype), then, besides)
+    then, options = EpilogueInputs.made(a, b, *epilogue), (kernel, None, None, out_dtype)
+    if offs is None:
+        return product(a, b, out, options, then, Besides(None, (scale_a, scale_b, promoted)))
+    offs = offs.contiguous()
+    if form_of(a, b) != "n":
+        return product(a, b, out, options, then, Besides(offs, (scale_a, scale_b, promoted)))
+    c = a.new_empty(a.shape[1], b.shape[1], dtype=out_dtype) if out is None else out
+    turned = Besides(offs, (scale_b, scale_a, promoted))
+    product(b.mT, a.mT, c.mT, options, then, turned)  # whose rows are cut
+    return c
 
 
 def _product_out(*args, out) -> None:
@@ -67,8 +76,14 @@ def _fake(a, b, scale_a, scale_b, offs, promoted, *args) -> torch.Tensor:
     return a.new_empty(result_shape(a, b, args[2], *groups), dtype=args[-1])
 
 
-def of_lines(name: str, scale, recipe: Recipe, matrix, lines: int, K: int) -> torch.Tensor:
-    """A matrix's scales as the operator takes them, [lines, steps of K]; or an error."""
+def of_lines(
+    name: str, scale, recipe: Recipe, matrix, lines: int, K: int, groups=()
+) -> torch.Tensor:
+    """A matrix's scales as the operator takes them, [lines, steps of K]; or an error.
+
+    `groups`: how many, if the matrix has 3 dimensions, or if it is cut along K, where all of K is
+    all of a group's.
+    """
     if not isinstance(scale, torch.Tensor):
         raise TypeError(f"{name} must be Tensor, not {type(scale).__name__}")
     if scale.dtype != torch.float32 or scale.device != matrix.device:
@@ -76,29 +91,35 @@ def of_lines(name: str, scale, recipe: Recipe, matrix, lines: int, K: int) -> to
             f"{name} is {scale.dtype} on {scale.device}; it is float32, on {matrix.device}"
         )
     word = _word_of(name, recipe)
+    if matrix.dim() == 2 and word.startswith("block"):
+        groups = ()  # of whatever groups its elements are
     steps, bands = -(-K // BLOCK), -(-lines // BLOCK)
-    shape, possible = scale.shape, ""
+    count = math.prod(groups)
+    shape, each = scale.shape, "".join(f"{n}, " for n in groups)
     if word == "tensor":
         if known(scale.numel() == 1):
             return scale.reshape(1, 1).expand(lines, 1)
-        possible = "one number"
+        if groups and holds(scale.numel() == count):
+            return scale.reshape(*groups, 1, 1).expand(*groups, lines, 1)
+        possible = "one number" + (f", or [{count}]" if groups else "")
     elif word == "row":
-        if holds(scale.numel() == lines) and (scale.dim() == 1 or 1 in shape):
-            return scale.reshape(lines, 1)
-        possible = f"[{lines}, 1] or [1, {lines}]"
+        flat = scale.dim() == 1 or 1 in shape or fits(shape, (*groups, lines))
+        if flat and holds(scale.numel() == count * lines):
+            return scale.reshape(*groups, lines, 1)
+        possible = f"[{each}{lines}]" if groups else f"[{lines}, 1] or [1, {lines}]"
     elif word == "block":
-        if fits(shape, (lines, steps)):
+        if fits(shape, (*groups, lines, steps)):
             return scale
-        possible = f"[{lines}, {steps}]"
+        possible = f"[{each}{lines}, {steps}]"
     else:
         padded = -(-steps // 4) * 4  # as torch has it
-        by_steps = any(fits(shape, (n, bands), known) for n in (steps, padded))
-        by_lines = fits(shape, (bands, steps), known)
-        if by_steps and not (by_lines and known(scale.stride(1) == 1 != scale.stride(0))):
-            return scale.mT[:, :steps]
+        by_steps = any(fits(shape, (*groups, n, bands), known) for n in (steps, padded))
+        by_lines = fits(shape, (*groups, bands, steps), known)
+        if by_steps and not (by_lines and known(scale.stride(-1) == 1 != scale.stride(-2))):
+            return scale.mT[..., :steps]
         if by_lines:
             return scale
-        possible = f"[{steps}, {bands}] or [{bands}, {steps}]"
+        possible = f"[{each}{steps}, {bands}] or [{each}{bands}, {steps}]"
     raise RuntimeError(f"{name} has shape {list(shape)}; for {word!r} it is {possible}")
 
 

@@ -31,7 +31,7 @@ def matrices(
         batch = out.shape[:-2]
         a = a.expand(*batch, *a.shape[-2:])
         b = b.expand(*batch, *b.shape[-2:])
-        if not then.symmetric:  # whose triangle is of each matrix of the batch
+        if not (then.symmetric or scales):  # whose triangle, and scales, are of each matrix
             a, b, out, residual = _fold(a, b, out, residual)
     for copies in ((), (0,), (1,), (0, 1), (0, 1, 3), (0, 1, 2, 3)):
         a_, b_, out_, residual_ = (
