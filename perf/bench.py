@@ -55,7 +55,8 @@ class CudaBench:
     def estimate(self, competitor: Competitor) -> float:
         """Seconds of one launch, from a strip of A's rows: what is too slow is not run in full."""
         a, b, c, *more = self.sets[0]
-        # What follows a product may be compiled, by torch, for its size alone.
+        # What follows a product may be compiled, by torch, for its size alone; and scales of A
+        # are of all of its rows.
         large = self.case.M >= 4096 and self.case.batch == 1 and not more
         rows = max(256, self.case.M // 16) if large else self.case.M
         strip = (a[:rows], b, c[:rows]) if large else (a, b, c, *more)

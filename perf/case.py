@@ -8,7 +8,7 @@ import re
 import torch
 
 from tritemm import problem
-from tritemm.problem import ACTIVATIONS, GATED
+from tritemm.problem import ACTIVATIONS, BLOCK, GATED
 
 from .groups import Groups
 
@@ -24,6 +24,18 @@ ACCUMULATE = {problem.short_name(t): problem.short_name(a) for t, a in problem.A
 ACCUMULATE["fp8"] = "fp32"
 #: Output type of each operand type, unless asked otherwise.
 OUTPUT = {name: name for name in ACCUMULATE} | {"int8": "int32", "fp8": "bf16"}
+
+#: What shares a scale in A and in B, as recipes of `tritemm.scaled_mm`, by the words of a table.
+SCALINGS = {
+    "tensor": ("tensor", "tensor"),
+    "row": ("row", "row"),
+    "block": ("block", "block2d"),
+    "block block": ("block", "block"),
+    "block2d block": ("block2d", "block"),
+}
+#: Those whose sums may be left to the tensor core, and the word for such sums of fp8, in the place
+#: of an accumulator's: `use_fast_accum`.
+WHOLE, FAST = ("tensor", "row"), "fast"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +82,8 @@ class Case:
 
     `precision` says how fp32 operands are multiplied, as in `tritemm.problem.Problem`; `out_dtype`
     is None where the output has the operands' own type (`OUTPUT`). `ending` is what follows the
-    product, in words; None: nothing. Of `groups` M, or K, is that of all together.
+    product, in words; None: nothing. Of `groups` M, or K, is that of all together. `scaling`, of
+    `SCALINGS`, says what scales operands of 8 bits have; None: none.
     """
 
     M: int
@@ -84,6 +97,7 @@ class Case:
     out_dtype: str | None = None
     ending: str | None = None
     groups: Groups | None = None
+    scaling: str | None = None
 
     @property
     def after(self) -> Ending:
@@ -102,7 +116,12 @@ class Case:
     @property
     def output(self) -> str:
         """Name of the type of C."""
-        return self.out_dtype or OUTPUT[self.dtype]
+        return self.out_dtype or ("bf16" if self.scaling else OUTPUT[self.dtype])
+
+    @property
+    def sums(self) -> list[str]:
+        """What sums may be made in: the accumulator, and of some scales `FAST` too."""
+        return [self.accumulate] + [FAST] * (self.dtype == "fp8" and self.scaling in WHOLE)
 
     @property
     def kind(self) -> str:
@@ -116,7 +135,8 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """Bytes of A and B, each read once, and of C, written once; and of what follows, read.
+        """Bytes of A and B, each read once, and of C, written once; and of scales, and of what
+        follows, read.
 
         The B of an empty group is not read.
         """
@@ -124,6 +144,10 @@ class Case:
         used = groups.used(self.M) if groups and groups.cut == "m" else 1
         lines = self.M if after.symmetric else self.M + used * self.N
         operands = lines * self.K * size + after.bias * self.N * size
+        if self.scaling:
+            for size, recipe in zip((self.M, self.N), SCALINGS[self.scaling], strict=True):
+                rows, terms = sharing(recipe, size, self.K)
+                operands += 4 * -(-size // rows) * -(-self.K // terms)
         results = self.M * self.columns * (1 + (after.residual or after.accumulate))
         results *= groups.count if groups and groups.cut == "k" else 1
         return self.batch * (operands + results * DTYPES[self.output].itemsize)
@@ -140,9 +164,17 @@ class Case:
         accumulate = (
             "" if self.accumulate == ACCUMULATE[self.dtype] else f", {self.accumulate} accumulator"
         )
-        ending = f", {self.ending}" if self.ending else ""
+        ending = f", {self.scaling} scales" if self.scaling else ""
+        ending += f", {self.ending}" if self.ending else ""
         ending += f", {self.groups}" if self.groups else ""
         return f"{self.size} {self.layout}, {self.dtype}{precision}{output}{accumulate}{ending}"
+
+
+def sharing(recipe: str, lines: int, K: int) -> tuple[int, int]:
+    """How many of so many lines, rows of A or columns of B, and terms of K, share a scale."""
+    return {
+        "tensor": (lines, K), "row": (1, K), "block": (1, BLOCK), "block2d": (BLOCK, BLOCK),
+    }[recipe]  # fmt: skip
 
 
 def parse_size(text: str) -> tuple[int, int, int]:

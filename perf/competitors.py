@@ -1,4 +1,4 @@
-"""Who races: the rungs of both ladders, `tritemm.matmul`, and cuBLAS.
+"""Who races: the rungs of both ladders, `tritemm.matmul` and its kin, and cuBLAS.
 
 Which rungs of the two ladders are the same design, their headers' Mirrors lines say. A name there
 is that of a competitor: `permuted[2]` is a rung in its third config, `permuted` in its first.
@@ -20,11 +20,11 @@ from tritemm.problem import Device, Problem
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config, Kernel, find
 
-from .case import DTYPES, OUTPUT, Case
+from .case import DTYPES, FAST, OUTPUT, SCALINGS, Case
 from .engine import Competitor
 from .groups import BALANCED
 from .operands import Operands, alone, operands, reference
-from .rows import CUDA, DENSE, HALF, INVARIANT, NULL, REFERENCE, TRITON
+from .rows import CUDA, DENSE, HALF, INVARIANT, NULL, REFERENCE, TORCH_FAST, TRITON
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +47,19 @@ class Candidate:
 
 
 def cublas(case: Case) -> list[Competitor]:
-    """The reference, its null twin, and cuBLAS with an fp16 accumulator where that is asked for."""
+    """The reference, its null twin, and cuBLAS with an fp16 accumulator where that is asked for, or
+    with fast sums of fp8 that has scales."""
     half = case.accumulate == "fp16"
     usual = "fp32" if half else case.accumulate
     asked = {REFERENCE: usual, NULL: usual} | ({HALF: "fp16"} if half else {})
-    return [Competitor(n, reference(case, how), accumulate=how) for n, how in asked.items()]
+    refusal = None
+    if case.dtype == "fp8":
+        asked |= {TORCH_FAST: FAST} if case.scaling else {}
+        refusal = None if case.layout == "NT" else f"torch multiplies fp8 NT alone, not {case}"
+    return [
+        Competitor(name, reference(case, how), accumulate=how, refusal=refusal)
+        for name, how in asked.items()
+    ]
 
 
 def of_rung(
@@ -73,6 +81,32 @@ def invariant(case: Case, operands: Operands) -> list[Competitor]:
     fixed = of_matmul(case, operands, "auto", batch_invariant=True)
     named = dataclasses.replace(fixed, name=INVARIANT, rivals=("auto",))
     return [named, *matmul(case, operands, ["auto"])]
+
+
+def scaled(case: Case, operands: Operands, kernels: Iterable[str]) -> list[Competitor]:
+    """`tritemm.scaled_mm` with each `kernel=` word, in all its sums; then `cublas`."""
+    asked = [(word, how) for word in kernels for how in case.sums]
+    return [of_scaled(case, operands, *each) for each in asked] + cublas(case)
+
+
+def of_scaled(case: Case, operands: Operands, word: str, how: str) -> Competitor:
+    """`tritemm.scaled_mm` with `kernel=word`, refused with its own sentence.
+
+    It is compared with torch's fast sums too, whatever its own are.
+    """
+    first, second = SCALINGS[case.scaling]
+    name, fast = (f"{word}, {FAST}", True) if how == FAST else (word, False)
+    options = {"use_fast_accum": fast, "kernel": word, "output_dtype": DTYPES[case.output]}
+    run = lambda a, b, c, of_a, of_b: tritemm.scaled_mm(  # noqa: E731
+        a, b, of_a, first, of_b, second, out=c, **options
+    )
+    try:
+        problem = problem_of(case, Device.of(operands[0].device), how)
+        choice = dispatch.choose(problem, word)
+    except (NotImplementedError, ValueError) as error:
+        return Competitor(name, run, ladder=TRITON, refusal=str(error))
+    known = {"accumulate": how, "rivals": (TORCH_FAST,)}
+    return of_rung(name, run, choice.kernel, choice.config, **known)
 
 
 def grouped(case: Case, operands: Operands) -> list[Competitor]:
@@ -121,6 +155,8 @@ def of_matmul(case: Case, operands: Operands, word: str, **more) -> Competitor:
     """`tritemm.matmul` with `kernel=word`, refused with its own sentence."""
     options = matmul_options(case, word) | more
     try:
+        if case.scaling:
+            raise NotImplementedError(f"products with scales are scaled_mm's, and this is {case}")
         choice = tritemm.explain(*operands[:2], **options)
     except (NotImplementedError, ValueError) as error:  # a type or a problem that is refused
         return Competitor(word, lambda a, b, c: None, ladder=TRITON, refusal=str(error))
@@ -145,7 +181,7 @@ def ladders(
     rungs of `cuda` that it can't build. `auto`: `tritemm.matmul` itself too, as no rung.
     """
     accumulate = DTYPES[case.accumulate]
-    problem = Problem.of(*operands, accumulate=accumulate, precision=case.precision)
+    problem = Problem.of(*operands[:3], accumulate=accumulate, precision=case.precision)
     found: list[Competitor] = []
     references = cublas(case)
     halves = [c.name for c in references if c.name == HALF]
@@ -200,10 +236,17 @@ def _run(kernel: Kernel, problem: Problem, config: Config, *operands: torch.Tens
     plan.run(kernel, Problem.of(*operands, device=problem.device, **how), config, *operands)
 
 
-def problem_of(case: Case, device: Device | None = None) -> Problem:
-    """What the dispatcher is asked for a case whose tensors torch allocated."""
+def problem_of(case: Case, device: Device | None = None, how: str | None = None) -> Problem:
+    """What the dispatcher is asked for a case whose tensors torch allocated, and for its sums."""
+    a, b, c, *more = operands(case, "meta")
+    scales = None
+    if case.scaling:
+        if case.scaling == "tensor":
+            more = [t.expand(lines, 1) for t, lines in zip(more, (case.M, case.N), strict=True)]
+        scales = (*more, case.dtype == "fp8" and how != FAST)
     return Problem.of(
-        *operands(case, "meta")[:3],
+        *(a, b, c),
+        scales=scales,
         groups=case.groups.cut if case.groups else "",
         accumulate=DTYPES[case.accumulate],
         precision=case.precision,
@@ -211,11 +254,10 @@ def problem_of(case: Case, device: Device | None = None) -> Problem:
     )
 
 
-def chosen(case: Case) -> Item:
-    """What Triton has to compile for `tritemm.matmul`."""
-    problem = problem_of(case)
-    choice = dispatch.choose(problem)
-    return choice.kernel.name, problem, choice.config
+def chosen(case: Case) -> list[Item]:
+    """What Triton has to compile for `tritemm.matmul`, or for `scaled_mm` in all its sums."""
+    choices = [dispatch.choose(problem_of(case, how=how)) for how in case.sums]
+    return [(choice.kernel.name, choice.problem, choice.config) for choice in choices]
 
 
 def named(kernel: Kernel, others: Sequence[Kernel]) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 A case with an ending has five tensors: A, B, C, the bias and the residual, None where there is
 none. To accumulate, C begins as the residual. One of groups has four: the last says where each
-group ends.
+group ends. One with scales has five: the last are A's and B's, [rows of A or columns of B, steps of
+K], where a scale may be of 128 lines, or of all.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
+import torch.nn.functional as F
 
 from tritemm.budget import Verdict, check
 from tritemm.budget import reference as exact
-from tritemm.problem import EpilogueInputs
+from tritemm.problem import EpilogueInputs, spread
 
-from .case import DTYPES, Case
+from .case import DTYPES, FAST, SCALINGS, Case, sharing
 
 Operands = tuple[torch.Tensor | None, ...]
 
@@ -31,8 +33,11 @@ STRIP = 2**27
 def operands(case: Case, device: str) -> Operands:
     """A and B with normal values, in their layouts, a poisoned output, and what an ending needs.
 
-    Integers are normal values of standard deviation 32, as quantised activations are.
+    Integers are normal values of standard deviation 32, as quantised activations are. What has
+    scales is quantised from normal values.
     """
+    if case.scaling:
+        return _scaled_operands(case, device)
     batch = (case.batch,) if case.batch > 1 else ()
     each = {case.groups.cut: (case.groups.count,)} if case.groups else {}
     dtype = DTYPES[case.dtype]
@@ -60,6 +65,33 @@ def operands(case: Case, device: str) -> Operands:
     bias = torch.randn(case.N, dtype=a.dtype, device=device) if after.bias else None
     residual = torch.randn_like(c) if after.residual or after.accumulate else None
     return a, b, _begun(case, c, residual), bias, residual
+
+
+def _scaled_operands(case: Case, device: str) -> Operands:
+    (a, scale_a), (b, scale_b) = (
+        _quantised(torch.randn(lines, case.K, device=device), DTYPES[case.dtype], recipe)
+        for lines, recipe in zip((case.M, case.N), SCALINGS[case.scaling], strict=True)
+    )
+    a = a if case.layout[0] == "N" else a.mT.contiguous().mT
+    b = b.mT if case.layout[1] == "T" else b.mT.contiguous()
+    c = torch.empty(case.M, case.N, dtype=DTYPES[case.output], device=device)
+    return a, b, poison(c), scale_a, scale_b
+
+
+def _quantised(x: torch.Tensor, dtype: torch.dtype, recipe: str) -> tuple[torch.Tensor, ...]:
+    """The values and the scales of x, [lines, K], where torch's kernels for Hopper read them.
+
+    There lines are contiguous, but of square blocks steps, at a pitch of a multiple of 4.
+    """
+    most = torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
+    rows, terms = sharing(recipe, *x.shape)
+    whole = F.pad(x.abs(), (0, -x.shape[1] % terms, 0, -x.shape[0] % rows))
+    scale = whole.unflatten(1, (-1, terms)).unflatten(0, (-1, rows)).amax((1, 3)) / most
+    values = x / spread(scale, *x.shape)
+    values = (values if dtype.is_floating_point else values.round()).to(dtype)
+    if recipe == "block2d":
+        return values, F.pad(scale, (0, -scale.shape[1] % 4))[:, : scale.shape[1]]
+    return values, scale.mT.contiguous().mT
 
 
 def _begun(case: Case, c: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
@@ -112,13 +144,13 @@ def verify(
     With an fp16 accumulator the bound of random data is wider than the result at some thousand
     terms, so there the same outputs must also be exact for small integers. `accumulate` judges by
     that accumulator, not by the case's. `results`: of `engine.Loop`; they count where something
-    follows the product, or it is of groups, and a product alone must be in C. What is `dense` is
-    judged as `alone`.
+    follows the product, it is of groups or has scales, and a product alone must be in C. What is
+    `dense` is judged as `alone`.
     """
     accumulate = accumulate or case.accumulate
     if dense:
         case, sets = dataclasses.replace(case, groups=None), [alone(*each) for each in sets]
-    if case.ending is None and case.groups is None:
+    if case.ending is None and case.groups is None and case.scaling is None:
         results = ()
     for _, _, c, *more in sets:
         _begun(case, c, more[1] if case.ending else None)
@@ -140,7 +172,7 @@ def verify(
         _judged(case, accumulate, len(range(i, launches, len(sets))), *strip)
         for i in ends
         for product in products(case, *reached[i])
-        for strip in _strips(*product)
+        for strip in _strips(case, *product)
     ]
     if accumulate == "fp16":
         judged = [reached[i] for i in ends]
@@ -150,8 +182,16 @@ def verify(
     return max(verdicts, key=lambda verdict: (not verdict.ok, verdict.worst))
 
 
-def _judged(case: Case, accumulate: str, times: int, a, b, c, bias=None, residual=None) -> Verdict:
-    """C of A and B, and what follows them; `times` over, to accumulate."""
+def _judged(case: Case, accumulate: str, times: int, a, b, c, *more) -> Verdict:
+    """C of A and B, and what follows them; `times` over, to accumulate.
+
+    Whatever scales there are, int32 holds the product without them.
+    """
+    if case.scaling:
+        scale_a, scale_b = more
+        scales = None if c.dtype == torch.int32 else (scale_a, scale_b, accumulate != FAST)
+        return check(c, a, b, scales=scales)
+    bias, residual = more or (None, None)
     after, how = case.after, {"accumulate": DTYPES[accumulate], "precision": case.precision}
     alpha = float(times if after.accumulate else 1)
     ending = EpilogueInputs(bias, residual, after.activation, alpha, 1.0)
@@ -159,13 +199,19 @@ def _judged(case: Case, accumulate: str, times: int, a, b, c, bias=None, residua
     return check(c, a, b, stepwise=True, **how)
 
 
-def _strips(a, b, c, bias=None, residual=None) -> Iterator[Operands]:
-    """The product in pieces: of whole batches, or of rows of A and C, and of the residual."""
+def _strips(case: Case, a, b, c, *more) -> Iterator[Operands]:
+    """The product in pieces: of whole batches, or of rows of A and C, and of what has those rows:
+    the residual, or A's scales."""
+    rowed = 1
+    if case.scaling:
+        scale_a, scale_b = more
+        scale_a = spread(scale_a, case.M, scale_a.shape[1]).expand(case.M, -1)
+        rowed, more = 0, (scale_a, scale_b)
     step = max(1, STRIP * c.shape[0] // c.numel())
     for start in range(0, c.shape[0], step):
         part = slice(start, start + step)
-        rest = None if residual is None else residual[part]
-        yield a[part], (b[part] if c.dim() == 3 else b), c[part], bias, rest
+        rest = [t[part] if i == rowed and t is not None else t for i, t in enumerate(more)]
+        yield a[part], (b[part] if c.dim() == 3 else b), c[part], *rest
 
 
 @contextlib.contextmanager
@@ -217,16 +263,20 @@ def exactly(c: torch.Tensor, want: torch.Tensor) -> Verdict:
 
 
 def reference(case: Case, accumulate: str | None = None):
-    """`run(a, b, c)` of cuBLAS with the case's accumulator or, for fp16 operands, another one.
+    """`run(a, b, c)` of cuBLAS with the case's accumulator or, of fp16 or with scales, another one.
 
     fp32 operands are multiplied as the case's precision says where torch can (ieee, tf32), else in
-    IEEE. fp8 operands have one scale of 1 each, and torch's default, `use_fast_accum=False`.
+    IEEE. fp8 operands have one scale of 1 each where the case has none, and torch's default,
+    `use_fast_accum=False`, unless they are accumulated `FAST`. Torch has no int8 product with
+    scales: its fastest part of one, `torch._int_mm`, leaves them out, in a new tensor.
     """
     torch.backends.cuda.matmul.fp32_precision = "tf32" if case.precision == "tf32" else "ieee"
+    if case.dtype == "int8" and case.scaling:
+        return lambda a, b, c, *scales: torch._int_mm(a, b)
     if case.dtype == "int8":
         return lambda a, b, c: torch._int_mm(a, b, out=c)
     if case.dtype == "fp8":
-        return _scaled(DTYPES[case.output])
+        return _scaled(DTYPES[case.output], accumulate == FAST)
     if case.out_dtype:
         multiply, out_dtype = (torch.mm if case.batch == 1 else torch.bmm), DTYPES[case.out_dtype]
         return lambda a, b, c: multiply(a, b, out_dtype=out_dtype, out=c)
@@ -247,12 +297,13 @@ def _matmul(accumulate: str):
     return run
 
 
-def _scaled(out_dtype: torch.dtype):
+def _scaled(out_dtype: torch.dtype, fast: bool):
     # Made by the first call, before a graph is captured, not inside.
-    scale = functools.cache(lambda device: torch.ones((), device=device))
+    one = functools.cache(lambda device: torch.ones(1, 1, device=device))
+    how = {"out_dtype": out_dtype, "use_fast_accum": fast}
 
-    def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
-        one = scale(a.device)
-        torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=out_dtype, out=c)
+    def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, *scales: torch.Tensor) -> None:
+        scale_a, scale_b = scales or (one(a.device), one(a.device))
+        torch._scaled_mm(a, b, scale_a, scale_b.mT, out=c, **how)
 
     return run

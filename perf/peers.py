@@ -67,11 +67,14 @@ Run = Callable[..., None]
 def against(
     case: Case, operands: Operands, kernels: Iterable[str], words: Iterable[str]
 ) -> list[Competitor]:
-    """`competitors.matmul`, or `grouped`, and the peers; tritemm's are compared with those too."""
+    """`competitors.matmul`, `grouped` or `scaled`, and the peers; tritemm's are compared with those
+    too."""
     others = [PEER[word](case, operands) for word in dict.fromkeys(words)]
     names = tuple(other.name for other in others)
     if case.groups:
         mine = competitors.grouped(case, operands)
+    elif case.scaling:
+        mine = competitors.scaled(case, operands, kernels)
     else:
         mine = competitors.matmul(case, operands, kernels)
     rivals = [dataclasses.replace(c, rivals=c.rivals + names) if c.ladder else c for c in mine]

@@ -9,16 +9,18 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from .case import ACCUMULATE, OUTPUT, Case, parse_layout
+from .case import ACCUMULATE, OUTPUT, SCALINGS, WHOLE, Case, parse_layout
 
 SUITE = Path(__file__).resolve().parent / "suite.csv"
 #: The same of linear layers, with what follows each product.
 LINEAR = SUITE.with_name("linear.csv")
+#: Products of 8 bits, most with scales.
+SCALED = SUITE.with_name("scaled.csv")
 #: What a file says of each problem: its sizes; and the rest, with what it is where it is left out.
 SIZES_OF = ("M", "N", "K")
 LEFT_OUT = {
     "id": "", "class": "mine", "name": "", "batch": "1", "dtype": "bf16", "out_dtype": "",
-    "layout": "NT", "ending": "", "weight": "1",
+    "layout": "NT", "ending": "", "scaling": "", "weight": "1",
 }  # fmt: skip
 
 
@@ -41,7 +43,8 @@ def read_suite(path: Path = SUITE) -> list[Problem]:
     """The problems of a CSV file, or of a JSON list of objects, with `SIZES_OF` and more.
 
     `dtype` is a name of `perf.case.DTYPES` or tf32, which is fp32 multiplied so. `ending` says what
-    follows each product, in the words of `perf.case.WORDS`.
+    follows each product, in the words of `perf.case.WORDS`, and `scaling`, of `perf.case.SCALINGS`,
+    what scales operands of 8 bits have; those of fp8 have them by rows where nothing is said.
 
     Raises:
         ValueError: names the file, the line and what is wrong there.
@@ -83,10 +86,13 @@ def _problem(given: Mapping[str, str], number: int) -> Problem:
         dtype=dtype,
         accumulate=ACCUMULATE[dtype],
         precision=precision,
-        out_dtype=None if line["out_dtype"] in ("", OUTPUT[dtype]) else line["out_dtype"],
         ending=line["ending"] or None,
+        scaling=line["scaling"] or ("row" if dtype == "fp8" else None),
     )
+    if line["out_dtype"] not in ("", case.output):
+        case = dataclasses.replace(case, out_dtype=line["out_dtype"])
     check_ending(case)
+    check_scaling(case)
     return Problem(line["id"] or str(number), line["class"], line["name"], case, weight)
 
 
@@ -107,6 +113,22 @@ def check_ending(case: Case) -> None:
         raise ValueError(f"a linear layer's layout is NT, not {case.layout}")
     if after.gated and case.N % 2:
         raise ValueError(f"gate and up are halves of N, not of {case.N}")
+
+
+def check_scaling(case: Case) -> None:
+    """Raises ValueError where a case can't have its scales."""
+    if case.scaling is None:
+        return
+    if case.scaling not in SCALINGS:
+        raise ValueError(f"a scaling is one of {', '.join(SCALINGS)}, not {case.scaling!r}")
+    if case.dtype not in ("fp8", "int8"):
+        raise ValueError(f"scales are of fp8 or int8, not of {case.dtype}")
+    if case.dtype == "int8" and case.scaling not in WHOLE:
+        raise ValueError(f"scales of int8 are of all of K, {' or '.join(WHOLE)}: {case}")
+    if case.batch > 1 or case.ending or case.groups:
+        raise ValueError(f"scales are of one product that nothing follows, not of {case}")
+    if case.output not in ("bf16", "fp16", "fp32"):
+        raise ValueError(f"what has scales has a result in bf16, fp16 or fp32: {case}")
 
 
 #: Log2 of the least and the largest M, N and K of random problems; a quarter of them is skinny,

@@ -20,7 +20,7 @@ from .competitors import chosen, invariant
 from .engine import Competitor, Plan
 from .operands import Operands
 from .peers import against
-from .problems import LINEAR, Problem
+from .problems import LINEAR, SCALED, Problem
 from .roof import Roof
 from .rows import Row
 from .ways import COMPILED, ways
@@ -33,13 +33,13 @@ SHORT = dataclasses.replace(PLAN, replay=0.015, lead=0.02)
 HUNGRY = 2.5e14
 #: Rows of these races are experiments of their own, so that no table takes them for a usual run.
 WITH_PEERS = {"suite": "peers", "random": "random peers"}
+OF_FILES = {LINEAR: "linear", SCALED: "scaled"}
 
 
 def text(rows: list[Row]) -> str:
-    """Products alone, and those with an ending, by who their reference is."""
-    ended = [row for row in rows if row.case.ending]
-    plain = [row for row in rows if not row.case.ending]
-    return tables.text([part for own in (plain, ended) if own for part in tables.report(own)])
+    """Products alone, those with scales, and those with an ending, by who their reference is."""
+    kinds = tables.grouped(rows, lambda row: (bool(row.case.ending), bool(row.case.scaling)))
+    return tables.text([part for kind in sorted(kinds) for part in tables.report(kinds[kind])])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Preset:
         problems, experiment = wanted[args.share], self.name
         if not problems:
             return cli.refuse(f"--part: there are only {len(wanted)} problems to share out")
-        if self.name == "race" and args.file.resolve() == LINEAR:
-            experiment = "linear"
+        if self.name == "race":
+            experiment = OF_FILES.get(args.file.resolve(), self.name)
         if args.peers:
             experiment = WITH_PEERS.get(experiment, experiment)
         if args.batch_invariant:
@@ -113,7 +113,7 @@ def items(args: argparse.Namespace, case: Case) -> list[Item]:
     if case.ending or "auto" not in args.kernels:
         return []
     try:
-        return [chosen(case)]
+        return chosen(case)
     except (NotImplementedError, ValueError):  # what is refused has nothing to compile
         return []
 

@@ -12,9 +12,9 @@ the schema's number changes when a field changes its meaning.
 A heading
     schema        2
     experiment    the command: race, suite, random, serving, ladder, sweep, host, joules, model,
-                  roofline, regret, moe, experts; linear: `race` of perf/linear.csv; invariant:
-                  `suite --batch-invariant`; peers and random peers: `suite` and `random` with
-                  `--peers`
+                  roofline, regret, moe, experts; linear, scaled: `race` of perf/linear.csv and of
+                  perf/scaled.csv; invariant: `suite --batch-invariant`; peers and random peers:
+                  `suite` and `random` with `--peers`
     run           when the command began, UTC, ISO 8601; absent from the oldest rows
     command       what was run
     environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown
@@ -31,9 +31,9 @@ A race
                   torch's own calls with and without `tritemm.enabled()`;
                   "model eager", "model compiled", "model graph": steps of a whole model in a row;
                   "layer": a layer of experts in a row, as CUDA graphs
-    case          {M, N, K, layout, dtype, accumulate, precision, batch, out_dtype, ending, groups},
-                  as in `perf.case`. Of model: the product of its head; of experts: a product of as
-                  many operations
+    case          {M, N, K, layout, dtype, accumulate, precision, batch, out_dtype, ending, groups,
+                  scaling}, as in `perf.case`. Of model: the product of its head; of experts: a
+                  product of as many operations
     problem       {id, class, name} of the file's line, and its weight if it has one; of the random
                   problem, the kind of call, the linear layer, or the model and what it does; of
                   serving, moe and experts, class and name are the model and the layer
@@ -52,9 +52,11 @@ A row
                   "enabled" is torch's call inside `tritemm.enabled()`; "cublas": the torch call
                   that a user would write (`perf.reference`), 16-bit types accumulated in fp32;
                   "cublas again": the null test; "cublas fp16": accumulated in fp16, where
-                  `accumulate` is fp16; of moe "cublas" is `torch._grouped_mm`, "dense ..." is
-                  one dense product of as many operations, by torch and by tritemm; of experts
-                  "cublas" and "batched_mm" are transformers' ways, the first its "grouped_mm"
+                  `accumulate` is fp16; with scales "auto, fast" and "cublas fast" are those with
+                  `use_fast_accum=True`, and int8's "cublas" leaves them out; of moe "cublas" is
+                  `torch._grouped_mm`, "dense ..." is one dense product of as many operations, by
+                  torch and by tritemm; of experts "cublas" and "batched_mm" are transformers' ways,
+                  the first its "grouped_mm"
     ladder        "triton" or "cuda" (`cuda_reference`); absent for cuBLAS
     rung, number  the rung's word and its number on its ladder; absent for cuBLAS. Of model: "auto"
                   and none, for many products
@@ -78,9 +80,9 @@ A row
                   fastest config); of a CUDA rung the one that it adds to, if that was timed
     ratio_below   quantiles of that one's time over this one's, within rounds
     versus        {competitor: quantiles of its time over this one's, within rounds}: the twins on
-                  the other ladder (`competitors.rivals`) and "cublas fp16"; of regret's "auto", the
-                  others of its race; of batch invariance, "auto"; of linear's "auto", torch's other
-                  ways; of peers, those; of moe, the dense products
+                  the other ladder (`competitors.rivals`) and "cublas fp16"; with scales "cublas
+                  fast"; of regret's "auto", the others of its race; of batch invariance, "auto"; of
+                  linear's "auto", torch's other ways; of peers, those; of moe, the dense products
     sm_mhz, power_w, temperature_c   medians, read while it was timed; of joules the watts are the
                   meter's, of what multiplies
 """
@@ -98,7 +100,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .case import Case
+from .case import FAST, Case
 from .groups import Groups
 from .machine import Environment
 from .roof import Roof
@@ -111,6 +113,8 @@ TRITON, CUDA = "triton", "cuda"
 #: The reference; under a second name (how far that one's ratio is from 1 is the noise); and with
 #: an fp16 accumulator.
 REFERENCE, NULL, HALF = "cublas", "cublas again", "cublas fp16"
+#: With `use_fast_accum=True`: torch's `_scaled_mm`, and `tritemm.scaled_mm` as "auto".
+TORCH_FAST, AUTO_FAST = f"{REFERENCE} {FAST}", f"auto, {FAST}"
 #: Who else multiplies, beside cuBLAS as torch calls it, by the words of `--peers`.
 PEERS = {"lt": "cublaslt", "quack": "quack"}
 #: What names of dense products begin with that race beside those of groups.

@@ -63,7 +63,7 @@ def items(case: Case, *, triton: Sequence[Kernel], auto: bool = False, **options
     problem = problem_of(case)
     raced = [c for c in of_kernels(problem, triton, **options) if not c.refusal and c.config]
     found = [(c.rung, problem, Config(**c.config)) for c in raced]
-    return [*found, chosen(case)] if auto else found
+    return [*found, *chosen(case)] if auto else found
 
 
 def build(names: Iterable[str]) -> tuple[str | None, dict[str, str]]:

@@ -60,6 +60,8 @@ def tasks_of(cases: Iterable[Case], within: float | None) -> list[Task]:
     tasks = []
     for case in cases:
         try:
+            if case.scaling:
+                raise ValueError("products with scales are not searched")
             if case.dtype not in cli.TYPES or case.output not in (OUTPUT[case.dtype], *FLOATS):
                 raise ValueError("no rung multiplies this type")
             tasks.append(Task.of(case, within))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from . import sources
-from .rows import NULL, REFERENCE, Row
+from .rows import NULL, REFERENCE, TORCH_FAST, Row
 from .stats import Quantiles, geomean
 
 SIXTEEN_BIT = ("bf16", "fp16")
@@ -247,8 +247,8 @@ RESULT: Cells = {
 def called(result: Result, name: str | None) -> str:
     """One of the others; the reference is cuBLAS, or torch where it is more than a product."""
     case = result.ours.case
-    reference = "torch" if case.ending or case.groups else "cuBLAS"
-    return {None: "", REFERENCE: reference}.get(name, name)
+    reference = "torch" if case.ending or case.groups or case.scaling else "cuBLAS"
+    return {None: "", REFERENCE: reference, TORCH_FAST: "torch fast"}.get(name, name)
 
 
 def results(

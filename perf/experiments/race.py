@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from .. import cli, race, tables
-from ..problems import LINEAR, Problem, chosen
+from ..problems import LINEAR, SCALED, Problem, chosen, read_suite
 from ..race import Preset
-from ..rows import Row
+from ..rows import AUTO_FAST, TORCH_FAST, Row
 from ..tables import Parts, Table
 from ..views import Selection, View, newest_of
 
@@ -17,12 +18,14 @@ python -m perf race --cases mine.csv
 python -m perf race --cases mine.json --class decode --peers lt --out mine.jsonl
 python -m perf race --cases mine.csv --part 1/4
 python -m perf race --cases perf/linear.csv --id T1,T2,T3 --compiled compile
+python -m perf race --cases perf/scaled.csv --class deepgemm
 """
 DESCRIBED = (
-    "Race tritemm.matmul, and tritemm.linear where something follows the product, on your own "
-    "shapes. The file, CSV or a JSON list, has M, N and K, and if it likes id, class, name, batch, "
-    "dtype (bf16, tf32 ...), out_dtype, layout (NT ...), ending (bias gelu, residual ...) and "
-    "weight, how often a product is run."
+    "Race tritemm.matmul, linear where something follows the product, and scaled_mm where operands "
+    "of 8 bits have scales, on your own shapes. The file, CSV or a JSON list, has M, N and K, and "
+    "if it likes id, class, name, batch, dtype (bf16, tf32, fp8 ...), out_dtype, layout (NT ...), "
+    "ending (bias gelu, residual ...), scaling (tensor, row, block ...) and weight, how often a "
+    "product is run."
 )
 
 
@@ -62,5 +65,40 @@ def linear_parts(rows: list[Row], selection: Selection) -> Parts:
     return [totals, Table(head, body, words=3), *notes, tables.commands(rows)]
 
 
-VIEWS = {"linear": View(newest_of("linear", lambda: chosen(LINEAR)), linear_parts)}
+def newest_scaled(rows: Sequence[Row], selection: Selection) -> list[Row]:
+    """The newest races of the suite's problems with scales, and of `SCALED`."""
+    suite = newest_of("suite", lambda: [p for p in read_suite() if p.case.scaling])
+    found = [row for row in suite(rows, selection) if row.case.scaling]
+    return [*found, *newest_of("scaled", lambda: chosen(SCALED))(rows, selection)]
+
+
+def scaled_parts(rows: list[Row], selection: Selection) -> Parts:
+    """Operands of 8 bits: the means of tritemm's own sums, and of its fast ones, against the
+    fastest of torch, and every problem."""
+    found, fast = tables.against_all(rows), tables.against_all(rows, AUTO_FAST)
+    beside = {result.id: result for result in fast}
+
+    def of_fast(name: str):
+        return lambda result: tables.RESULT[name](beside[result.id]) if result.id in beside else ""
+
+    cells = {name: tables.RESULT[name] for name in ("problem", "", "µs")} | {
+        "fast µs": of_fast("µs"),
+        "torch µs": tables.RESULT["torch µs"],
+        "torch fast µs": lambda result: tables.us(result.others.get(TORCH_FAST)),
+        "x the best of torch (p20-p80)": tables.RESULT["x the best (p20-p80)"],
+        "fast x the best (p20-p80)": of_fast("x the best (p20-p80)"),
+    }
+    for name, own in (("auto", found), (AUTO_FAST, fast)):
+        if own:
+            yield f"{name}, over the fastest of torch:"
+            yield Table.of(tuple(tables.TALLY), tables.tallies(own), tables.TALLY)
+    yield from (Table.of(tuple(cells), found, cells, words=2), *tables.notes(found))
+    yield tables.unmeasured(result.ours for result in fast)
+    yield from ("Torch's product of int8 is the one without scales.", tables.commands(rows))
+
+
+VIEWS = {
+    "linear": View(newest_of("linear", lambda: chosen(LINEAR)), linear_parts),
+    "scaled": View(newest_scaled, scaled_parts),
+}
 register = Preset("race", DESCRIBED, EXAMPLES, problems, options, rounds=7, most=24).register

@@ -122,7 +122,7 @@ WORDS = ("race", "--cases", "mine.csv", "--rounds", "12")
 
 def test_linear_races_torchs_ways_and_records(timed, tmp_path, monkeypatch, capsys):
     timed |= {"compile": 0.9e-3, "max-autotune": 0.8e-3, OURS: 0.75e-3}
-    monkeypatch.setattr(race, "LINEAR", tmp_path / "mine.csv")
+    monkeypatch.setattr(race, "OF_FILES", {tmp_path / "mine.csv": "linear"})
     status, found = ran(tmp_path / "x.jsonl", *WORDS)
     names = [OURS, REFERENCE, *COMPILED]
     assert status == 0 and [r.competitor for r in found] == [*names, *names, *names, ADDED]

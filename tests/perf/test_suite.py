@@ -16,7 +16,7 @@ from perf.case import Case
 from perf.engine import Competitor, Plan
 from perf.experiments import peers as shown
 from perf.experiments import roofline, show, suite
-from perf.rows import INVARIANT, PEERS, REFERENCE
+from perf.rows import AUTO_FAST, INVARIANT, PEERS, REFERENCE, TORCH_FAST
 from perf.views import Selection
 from tests.perf.fakes import FakeBench, by_name, flat, on_cpu, parsed, ran, row
 from tritemm.rungs import RUNGS
@@ -24,6 +24,7 @@ from tritemm.rungs import RUNGS
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
 HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout\n"
+SCALED = "M,N,K,batch,dtype,out_dtype,scaling\n"
 SUITE = (
     HEAD
     + """A,decode,small,1,32,24,40,fp16,fp16,NT
@@ -78,6 +79,10 @@ def test_the_suite_is_read():
     layers = {problem.id: problem.case for problem in problems.read_suite(problems.LINEAR)}
     assert layers["T1"] == Case(8192, 28672, 4096, "NT", "bf16", ending="bias gelu")
     assert (layers["T3"].ending, layers["T3"].columns) == ("swiglu", 14336)
+    assert {case.scaling for case in known.values() if case.dtype == "fp8"} == {"row"}
+    scaled = {problem.id: problem.case for problem in problems.read_suite(problems.SCALED)}
+    assert scaled["S7b"] == dataclasses.replace(known["S7"], scaling="block")
+    assert (scaled["N2"], scaled["R2"].output) == (known["S10"], "bf16")
 
 
 @pytest.mark.parametrize(
@@ -101,6 +106,12 @@ def test_the_suite_is_read():
         ("A,one,x,1,8,8,8,bf16,bf16,NT,accumulate bias", "stand alone"),
         ("A,one,x,1,8,8,8,bf16,bf16,NT,swiglu residual", "stand alone"),
         ("A,one,x,1,8,9,8,bf16,bf16,NT,symmetric", "square, NT or TN"),
+        ("A,one,x,1,8,8,8,fp8,bf16,NT,symmetric", "one product that nothing follows"),
+        (SCALED + "8,8,8,1,fp8,,rows\n", "a scaling is one of tensor, row, .* not 'rows'"),
+        (SCALED + "8,8,8,1,bf16,,row\n", "scales are of fp8 or int8, not of bf16"),
+        (SCALED + "8,8,8,1,int8,,block\n", "scales of int8 are of all of K, tensor or row"),
+        (SCALED + "8,8,8,2,fp8,,\n", "one product that nothing follows"),
+        (SCALED + "8,8,8,1,int8,int32,row\n", "a result in bf16, fp16 or fp32"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named(tmp_path, text, message):
@@ -150,24 +161,24 @@ def test_the_16_bit_problems_of_the_suite_are_those_that_were_given():
 
 
 def test_the_suite_runs_any_file_and_records(timed, tmp_path, capsys):
-    """The planted speed is found, fp8 is refused by name, and the null test is in every row."""
+    """The planted speed is found, fp8 races with scales, and the null test is in every row."""
     path, timed["auto"] = tmp_path / "x.jsonl", 1e-3 / 1.05
     status, found = ran(path, *WORDS)
     told = capsys.readouterr()
     assert status == 0 and "[3/3] C eight bits: 32 x 32 x 64 NT, fp8" in told.err
     assert [(row.id, row.competitor) for row in found] == [
-        (key, name) for key in "ABC" for name in ("auto", REFERENCE)
+        *((key, name) for key in "AB" for name in ("auto", REFERENCE)),
+        *(("C", name) for name in ("auto", AUTO_FAST, REFERENCE, TORCH_FAST)),
     ]
     assert {(row.experiment, row.run) for row in found} == {("suite", found[0].run)}
     assert found[0].command == "python -m perf suite --file mine.csv --rounds 12 --out x.jsonl"
-    for ours in found[:4:2]:
+    for ours in found[:5:2]:
         assert ours.rung in {kernel.name for kernel in RUNGS} and ours.config and ours.code
         assert ours.ratio.p50 == pytest.approx(1.05, abs=0.01)
         assert ours.null.p50 == pytest.approx(1, abs=0.01)
         assert ours.of_roof == pytest.approx(ours.roof.floor(ours.case) / ours.us.p50)
-    assert found[4].outcome == "refused" and "float8" in found[4].reason
-    assert "wins (2): " in told.out and "losses (0): none" in told.out
-    assert re.search(r"^all +2 of 3 +1\.0[45]\d ", told.out, re.MULTILINE)
+    assert "wins (3): " in told.out and "losses (0): none" in told.out
+    assert re.search(r"^all +3 +1\.0[45]\d ", told.out, re.MULTILINE)
     assert ran(path, *WORDS, "--class", "two", "--json")[0] == 0
     heading, race = capsys.readouterr().out.splitlines()
     assert '"command":"python -m perf suite' in heading and '"class":"two"' in race
@@ -186,7 +197,8 @@ def test_batch_invariance_races_beside_auto_and_is_an_experiment_of_its_own(
     monkeypatch.setattr(tritemm, "matmul", seen)
     status, found = ran(tmp_path / "x.jsonl", *WORDS, "--batch-invariant")
     names = [INVARIANT, "auto", REFERENCE]
-    assert status == 0 and [r.competitor for r in found] == names * 3
+    assert status == 0 and [r.competitor for r in found] == [*names * 3, TORCH_FAST]
+    assert by_name(found[6:])[INVARIANT].reason.startswith("products with scales are scaled_mm's")
     assert {row.experiment for row in found} == {"invariant"} and set(asked) == {True, False}
     assert found[0].ratio.p50 == pytest.approx(1 / 1.6, rel=0.01)
     assert found[0].versus["auto"].p50 == pytest.approx(0.5, rel=0.01)
@@ -241,7 +253,7 @@ def test_out_of_memory_is_a_row_and_the_suite_goes_on(timed, tmp_path, monkeypat
 
     monkeypatch.setattr(bench, "BENCHES", {"sustained": make})
     status, found = ran(tmp_path / "x.jsonl", *WORDS)
-    assert status == 0 and [row.id for row in found] == ["A", "A", "B", "C", "C"]
+    assert status == 0 and [row.id for row in found] == list("AABCCCC")
     assert (found[2].outcome, found[2].reason) == ("failed", "tried to allocate 1 TiB")
 
 
@@ -283,19 +295,20 @@ def test_random_problems_are_those_of_the_seed(timed, tmp_path, monkeypatch, mor
 
 def test_the_suite_races_peers_as_an_experiment_of_its_own(timed, tmp_path, monkeypatch, capsys):
     stand_in(monkeypatch)
-    timed |= {"auto": 1e-3, REFERENCE: 1.2e-3, LT: 0.9e-3}
+    timed |= {"auto": 1e-3, REFERENCE: 1.2e-3, LT: 0.9e-3, TORCH_FAST: 0.9e-3}
     path = tmp_path / "x.jsonl"
     status, found = ran(path, *WORDS, "--peers", "lt")
     names = ["auto", REFERENCE, LT]
-    assert status == 0 and [row.competitor for row in found] == names * 3
+    assert status == 0 and [row.competitor for row in found] == [
+        *names * 2, *("auto", AUTO_FAST, REFERENCE, TORCH_FAST, LT)
+    ]  # fmt: skip
     assert {row.experiment for row in found} == {"peers"}
     assert found[0].versus[LT].p50 == pytest.approx(0.9, rel=0.02)
     assert found[2].config == {"kept": LT} and found[2].versus is None
     told = capsys.readouterr().out
     last = next(line.split() for line in told.splitlines() if line.startswith("all  "))
-    assert last[1:4] == ["2", "of", "3"]
-    assert [float(last[i]) for i in (4, -1)] == pytest.approx([0.9, 1.2], abs=0.01)
-    assert "losses (2): " in told and "cublaslt: C refused: no fp8." in told
+    assert [float(last[i]) for i in (1, 2, -1)] == pytest.approx([3, 0.9, 1.2], abs=0.01)
+    assert "losses (3): " in told and "cublaslt: C refused: no fp8." in told
     view, selection = show.VIEWS["peers"], Selection()
     table = view.table(view.chosen(found, selection), selection)
     assert "| cublaslt µs |" in table and "nan" not in table
