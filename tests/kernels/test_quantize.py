@@ -1,6 +1,7 @@
 """Values and scales of 8 bits against torch's own operators, to the bit; and rounding at random."""
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -187,6 +188,25 @@ def test_rows_longer_than_a_program_takes_whole(monkeypatch):
     check_both(x, E4M3, "row", False)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_several_matrices(scaling, turned):
+    x = operand(130, 300, BF16, batch=(2, 3), offset=1)
+    x = x.mT if turned else x
+    found = quantize(x, E4M3, scaling)
+    assert found.dequantize().shape == found.values.shape == x.shape
+    if scaling == "tensor":
+        return
+    for i, j in itertools.product(range(2), range(3)):
+        values, scale = wanted(x[i, j], E4M3, scaling)
+        assert torch.equal(found.scale[i, j].cpu(), scale)
+        assert torch.equal(codes(found.values[i, j]), codes(values))
+        if scaling == "block2d":
+            check(tritemm.Quantized(found.values[i, j], found.scale[i, j]), x[i, j], E4M3, scaling)
+    draws = quantize(x, E4M3, scaling, stochastic=True).values
+    assert not torch.equal(draws[0, 0].float(), draws[0, 1].float())
+
+
 def test_every_element_of_an_expanded_matrix():
     x = torch.randn(1, 200, device=DEVICE)
     for each in (x.expand(140, 200), x.mT.expand(200, 140)):
@@ -341,7 +361,6 @@ REFUSED = {
     "a flag": ((matrix,), {"transpose": "yes"}, TypeError, "transpose must be True or False"),
     "odds": ((matrix,), {"stochastic": 1}, TypeError, "stochastic must be True or False"),
     "a batch": ((matrix[None],), {"transpose": True}, ValueError, r"\[1, 4, 4\]; .* \[M, K\] with"),
-    "blocks of a batch": ((matrix[None], "fp8", "block2d"), {}, ValueError, r"with .* \"block2d\""),
 }
 
 

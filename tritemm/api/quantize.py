@@ -38,8 +38,8 @@ def quantize(
     Args:
         dtype: "fp8" (torch.float8_e4m3fn), "int8", or torch.float8_e4m3fn, float8_e5m2 or int8.
         scaling: what shares a scale. "tensor": all of x, []; "row": [..., M, 1]; "block": 128 along
-            K, [..., M, ceil(K / 128)] with M contiguous; "block2d": 128 x 128 of a 2-D x,
-            [ceil(M / 128), ceil(K / 128)].
+            K, [..., M, ceil(K / 128)] with M contiguous; "block2d": 128 x 128 of each matrix,
+            [..., ceil(M / 128), ceil(K / 128)].
         transpose: also quantise x.mT, of a 2-D x; returns both.
         stochastic: round up or down at random, so that the mean is x / scale; else to the nearest.
 
@@ -65,13 +65,18 @@ def quantize(
         raise ValueError(f"dtype is {dtype!r}; x is quantised to one of {able}")
     if scaling not in RECIPES:
         raise ValueError(f"scaling is {scaling!r}; it is one of {', '.join(RECIPES)}")
-    if x.dim() < 2 or (x.dim() > 2 and (transpose or scaling == "block2d")):
-        need = "[..., M, K]" if x.dim() < 2 else '[M, K] with transpose=True or "block2d"'
+    if x.dim() < 2 or (x.dim() > 2 and transpose):
+        need = "[..., M, K]" if x.dim() < 2 else "[M, K] with transpose=True"
         raise ValueError(f"x has shape {list(x.shape)}; it is a matrix, {need}")
     seed = torch.randint(2**62, (), device=x.device) if stochastic else None
-    made = QUANTIZE(x.detach().flatten(0, -2), target, scaling, transpose, seed)
+    *batch, M, _ = x.shape
+    apart = scaling == "block2d" and x.dim() > 2
+    lines = x.detach().flatten(0, -3 if apart else -2)
+    made = QUANTIZE(lines, target, scaling, transpose, seed)
     if transpose:
         return Quantized(*made[:2]), Quantized(*made[2:])
-    if x.dim() > 2:
-        made = [t.view(*x.shape[:-1], t.shape[-1]) if t.dim() else t for t in made]
+    if apart:
+        made = [t.unflatten(0, batch) for t in made]
+    elif batch:
+        made = [t.view(*batch, M, t.shape[-1]) if t.dim() else t for t in made]
     return Quantized(*made)

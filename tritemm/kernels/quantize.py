@@ -73,14 +73,22 @@ def codes(x, scale, seed, nth, LARGEST: tl.constexpr, MANTISSA: tl.constexpr, DR
 @triton.jit
 def quantize_kernel(
     x, values, scale, values_t, scale_t, seed, M, K, stride_m, stride_k, pitch, pitch_t,
-    scale_m, scale_k, scale_tm, scale_tk, LARGEST: tl.constexpr, MANTISSA: tl.constexpr,
-    LINES: tl.constexpr, FIND: tl.constexpr, STORE: tl.constexpr, DRAW: tl.constexpr,
-    TRANSPOSE: tl.constexpr, A: tl.constexpr, B: tl.constexpr,
+    scale_m, scale_k, scale_tm, scale_tk, next_x, next_values, next_scale,
+    LARGEST: tl.constexpr, MANTISSA: tl.constexpr, LINES: tl.constexpr, FIND: tl.constexpr,
+    STORE: tl.constexpr, DRAW: tl.constexpr, TRANSPOSE: tl.constexpr, A: tl.constexpr,
+    B: tl.constexpr,
 ):  # fmt: skip
-    """Scales of a tile [A, B] of x and of its transpose, if `FIND`; their codes, if `STORE`."""
-    tiles = tl.cdiv(K, B)
+    """Scales of a tile [A, B] of x and of its transpose, if `FIND`; their codes, if `STORE`.
+
+    Matrices that follow x are so many elements apart; they have no transpose.
+    """
+    tiles, across = tl.cdiv(M, A) * tl.cdiv(K, B), tl.cdiv(K, B)
     # int64: M * K can pass 2**31
-    i, j = (tl.program_id(0) // tiles).to(tl.int64), (tl.program_id(0) % tiles).to(tl.int64)
+    nth_matrix = (tl.program_id(0) // tiles).to(tl.int64)
+    tile = tl.program_id(0) % tiles
+    x, scale = x + nth_matrix * next_x, scale + nth_matrix * next_scale
+    before = nth_matrix * next_values
+    i, j = (tile // across).to(tl.int64), (tile % across).to(tl.int64)
     nth, col = tl.arange(0, A), j * B + tl.arange(0, B)
     # Of a tile to be turned, a thread has rows A / 4 apart: these are neighbours in x.
     row = i * A + (nth % (A // 4) * 4 + nth // (A // 4) if TRANSPOSE else nth)
@@ -90,9 +98,9 @@ def quantize_kernel(
     found = scale_of(tile, scale + line * scale_m + j * scale_k, inside, LARGEST, LINES, FIND)
     code = tile
     if STORE:
-        four = (rows * pitch + j * B) // 4 + tl.arange(0, B // 4)[None, :]
+        four = (before + rows * pitch + j * B) // 4 + tl.arange(0, B // 4)[None, :]
         code = codes(tile, found, seed, four, LARGEST, MANTISSA, DRAW)
-        tl.store(values + rows * pitch + cols, code, mask=(rows < M) & (cols < pitch))
+        tl.store(values + before + rows * pitch + cols, code, mask=(rows < M) & (cols < pitch))
     if TRANSPOSE:
         tile = tl.reshape(tile if LINES else code, [4, A // 4, B])
         tile = tl.reshape(tl.permute(tile, [2, 1, 0]), [B, A])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 
@@ -16,7 +18,8 @@ from ..runtime.operators import define, implement_whole
 TYPES = {torch.float8_e4m3fn: (448.0, 3), torch.float8_e5m2: (57344.0, 2), torch.int8: (127.0, 0)}
 #: Elements of a row, at most, that one program takes whole; and of short rows together.
 LONGEST, TOGETHER = 32768, 4096
-#: Values and scales of a matrix x, and if `transpose` those of x.mT; `seed`: round at random.
+#: Values and scales of a matrix x, and if `transpose` those of x.mT; or of several, in "block2d"
+#: without `transpose`. `seed`: round at random.
 QUANTIZE = define(
     "quantize(Tensor x, ScalarType dtype, str scaling, bool transpose, Tensor? seed) -> Tensor[]"
 )
@@ -29,7 +32,7 @@ def _quantize(x, dtype, scaling: str, transpose: bool, seed) -> list[torch.Tenso
             "fp8 needs a GPU of compute capability {}.{} or newer; ".format(*FP8_CAPABILITY)
             + f'{device.name} has {device.version}. Take dtype="int8" there'
         )
-    if x.numel() and (scaling != "row" or transpose or x.shape[1] > LONGEST):
+    if x.numel() and (scaling != "row" or transpose or x.shape[-1] > LONGEST):
         part = {"row": "block", "tensor": "block2d"}.get(scaling, scaling)
     made = _fake(x, dtype, part, transpose, seed)
     if x.numel():
@@ -47,14 +50,19 @@ def _launch(x, made, scaling: str, seed, find: bool, store: bool) -> None:
     """Have a program for each tile of x `find` its scales, `store` its values, or both."""
     if len(made) == 4 and x.stride(0) < x.stride(1):  # loads are wide along rows
         x, made = x.mT, made[2:] + made[:2]
-    (M, K), a, b, draws = x.shape, BLOCK, BLOCK, seed is not None
+    (*batch, M, K), a, b, draws = x.shape, BLOCK, BLOCK, seed is not None
     if scaling == "row" and find:
         b = triton.next_power_of_2(max(K, 16))
         a = max(1, TOGETHER // b)
     values, scale, values_t, scale_t = made[:2] + made[-2:]
-    steps = [(*s.squeeze(-1).stride(), 0, 0)[:2] for s in (scale, scale_t)]  # 0: one for all
+    if batch:
+        steps = [scale.stride()[1:]] * 2
+    else:
+        steps = [(*s.squeeze(-1).stride(), 0, 0)[:2] for s in (scale, scale_t)]  # 0: one for all
+    following = [t.stride(0) if batch else 0 for t in (x, values, scale)]
     numbers = (
-        M, K, *x.stride(), values.stride(0), values_t.stride(0), *steps[0], *steps[1],
+        M, K, *x.stride()[-2:], values.stride(-2), values_t.stride(-2), *steps[0], *steps[1],
+        *following,
         *TYPES[values.dtype], scaling in ("row", "block"), find, store, draws, len(made) == 4, a, b,
     )  # fmt: skip
     codes, codes_t = values.view(torch.uint8), values_t.view(torch.uint8)
@@ -62,7 +70,7 @@ def _launch(x, made, scaling: str, seed, find: bool, store: bool) -> None:
     # 64 elements per thread, or 32 with as many random numbers; registers for 16 warps on an SM.
     registers = 128 if x.dtype.itemsize == 2 and not draws else None
     options = {"num_warps": min(16, a * b >> (10 if draws else 11)), "maxnreg": registers}
-    grid = (triton.cdiv(M, a) * triton.cdiv(K, b),)
+    grid = (triton.cdiv(M, a) * triton.cdiv(K, b) * math.prod(batch),)
     key = numbers, *((t.dtype, t.data_ptr() & 15) for t in tensors)
     named = list(zip(quantize_kernel.arg_names, (*tensors, *numbers), strict=True))
     with torch.cuda.device_of(x):
@@ -72,12 +80,15 @@ def _launch(x, made, scaling: str, seed, find: bool, store: bool) -> None:
 def _fake(x, dtype, scaling: str, transpose: bool, seed) -> list[torch.Tensor]:
     """Rows of values, and of scales of 128 x 128, lie multiples of 16 bytes apart."""
     made = []
-    for M, K in (x.shape, x.shape[::-1])[: 1 + transpose]:
+    for *batch, M, K in (x.shape, x.shape[::-1])[: 1 + transpose]:
         m, k = -(-M // BLOCK), -(-K // BLOCK)
         lies = {"tensor": ((), ()), "row": ((M, 1), (1, 1)), "block": ((M, k), (1, M))}
-        shape, strides = lies.get(scaling, ((m, k), (-(-k // 4) * 4, 1)))
-        made.append(x.new_empty(M, -(-K // 16) * 16, dtype=dtype)[:, :K])
-        made.append(x.new_empty_strided(shape, strides, dtype=torch.float32))
+        made.append(x.new_empty(*batch, M, -(-K // 16) * 16, dtype=dtype)[..., :K])
+        if scaling in lies:
+            made.append(x.new_empty_strided(*lies[scaling], dtype=torch.float32))
+        else:
+            padded = x.new_empty(*batch, m, -(-k // 4) * 4, dtype=torch.float32)
+            made.append(padded[..., :k])
     return made
 
 
