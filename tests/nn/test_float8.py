@@ -328,10 +328,10 @@ def test_opcheck():
     a, turned = quantize(x, "fp8", "block", transpose=True)
     operands = *a, *turned, *quantize(weight, "fp8", "block2d")
     tests = "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"
-    args = x, weight, bias, *operands, "block", E4M3, "auto"
+    args = x, weight, bias, *operands, None, "block", E4M3, "auto"
     torch.library.opcheck(op.LINEAR, args, test_utils=tests)
     codes, scale = quantize(weight, "int8")
-    args = *quantize(x, "int8"), None, None, codes.clone(), scale, "row", E5M2, "auto"
+    args = *quantize(x, "int8"), None, None, codes.clone(), scale, None, "row", E5M2, "auto"
     torch.library.opcheck(op.LINEAR, (x, codes, bias, *args))
 
 

@@ -11,11 +11,15 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from ..dtypes import Precision, check_flag
 from ..op.combine import ROUTE, combined
-from ..problem import ACTIVATIONS, GATES, Activation, activated
+from ..op.gate import GATE
+from ..op.scaled import FP8
+from ..problem import ACTIVATIONS, BLOCK, GATES, Activation, activated
 from ..runtime.sizes import fits, holds
-from .arguments import pair, under_autocast
+from .arguments import autocast, pair, under_autocast
 from .epilogue import check_kind
 from .groups import check_bias, grouped_mm
+from .linear_8bit import linear_8bit
+from .quantize import Quantized
 
 #: What may number experts.
 _INTEGERS = {
@@ -26,8 +30,8 @@ _INTEGERS = {
 
 def moe(
     hidden: torch.Tensor,
-    gate_up: torch.Tensor,
-    down: torch.Tensor,
+    gate_up: torch.Tensor | Quantized,
+    down: torch.Tensor | Quantized,
     topk_index: torch.Tensor,
     topk_weight: torch.Tensor,
     *,
@@ -37,6 +41,7 @@ def moe(
     interleaved: bool = False,
     batch_invariant: bool = False,
     precision: Precision | None = None,
+    dtype: str | None = None,
 ) -> torch.Tensor:
     """A mixture of experts: of each token, the weighted sum of what its k experts make of it.
 
@@ -48,7 +53,8 @@ def moe(
     Args:
         hidden: [..., H], T tokens; float16, bfloat16, float32 or float64.
         gate_up: [E, 2 I, H], as transformers stores it; any strides, so that weights stored as
-            [E, H, 2 I] are given as `weights.mT`.
+            [E, H, 2 I] are given as `weights.mT`. Both weights may be what
+            `quantize(weights, "fp8", "block2d")` makes of them.
         down: [E, O, I], any strides; O, the width of the result, is mostly H.
         topk_index: [T, k], or with the leading dimensions of `hidden`; any type of integers. One
             that is not in 0 .. E - 1 is no expert and adds nothing, whatever its weight.
@@ -59,6 +65,8 @@ def moe(
         gate_up_bias, down_bias: [E, 2 I] and [E, O].
         interleaved: gate and up are the even and the odd columns, instead of the halves.
         batch_invariant, precision: as of `matmul`.
+        dtype: "fp8": quantise tokens, weights and gradients at each call, and multiply these, as
+            `tritemm.nn.Float8Linear` does in blocks. Of weights in fp8 that is so anyway.
 
     Returns:
         [..., O] in the type of `hidden`. The k results of a token are summed in float32, or
@@ -68,9 +76,10 @@ def moe(
         RuntimeError, TypeError, NotImplementedError: tensors that don't fit each other.
         ValueError: an option that is unknown, or doesn't go with the others.
 
-    It is differentiable, forwards and backwards, to any order. For backward it keeps T k rows each
-    of `hidden`, of the first product, of what the gate made of it and of the second product. Of
-    silu and gelu it computes the gate again, and nothing else; `torch.utils.checkpoint` does more.
+    It is differentiable, forwards and backwards, to any order; in fp8 once, backwards. For backward
+    it keeps T k rows each of `hidden`, of the first product, of what the gate made of it and of the
+    second product. Of silu and gelu it computes the gate again, and nothing else;
+    `torch.utils.checkpoint` does more.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -82,15 +91,23 @@ def moe(
     [[9.0, 9.0, 9.0], [18.0, 18.0, 18.0]]
     """
     given = hidden, gate_up, down, topk_index, topk_weight
-    tensors = tuple(t for t in (*given, gate_up_bias, down_bias) if t is not None)
+    of_weights = [w.values if isinstance(w, Quantized) else w for w in (gate_up, down)]
+    tensors = (hidden, *of_weights, topk_index, topk_weight, gate_up_bias, down_bias)
+    tensors = tuple(t for t in tensors if t is not None)
     if has_torch_function(tensors):
         return handle_torch_function(
             moe, tensors, *given, activation=activation, gate_up_bias=gate_up_bias,
             down_bias=down_bias, interleaved=interleaved, batch_invariant=batch_invariant,
-            precision=precision,
+            precision=precision, dtype=dtype,
         )  # fmt: skip
-    x, gate_up = pair("moe", ("hidden", "gate_up"), hidden, gate_up, axis=-1)
-    _, down = pair("moe", ("hidden", "down"), hidden, down, axis=None)
+    in_fp8 = _check_types(gate_up, down, dtype, precision)
+    if isinstance(gate_up, Quantized):
+        x, quantised = autocast(hidden), (gate_up, down)
+        gate_up, down = of_weights
+    else:
+        x, gate_up = pair("moe", ("hidden", "gate_up"), hidden, gate_up, axis=-1)
+        _, down = pair("moe", ("hidden", "down"), hidden, down, axis=None)
+        quantised = gate_up, down
     fused, between = _gating(activation, interleaved, x.dtype)
     _check_sizes(x, gate_up, down, callable(activation))
     _check_choice(topk_index, topk_weight, x)
@@ -103,14 +120,43 @@ def moe(
     x = x.flatten(0, -2)
     places, offs = ROUTE(topk_index.flatten(0, -2), gate_up.shape[0])
     x = combined("rows", None, x, None, places, offs, x.dtype)
-    options: Any = {"offs": offs, "batch_invariant": batch_invariant, "precision": precision}
-    x = grouped_mm(x, gate_up.mT, bias=gate_up_bias, activation=fused, **options)
-    if between is not None:
-        x = _ended(between, x, down)
-    x = grouped_mm(x, down.mT, bias=down_bias, **options)
+    if in_fp8:
+        first, second = quantised
+        x = linear_8bit(x, first, gate_up_bias, batch_invariant, offs=offs)
+        x = GATE(x, fused) if fused else _ended(between, x, down)
+        x = linear_8bit(x, second, down_bias, batch_invariant, offs=offs)
+    else:
+        options: Any = {"offs": offs, "batch_invariant": batch_invariant, "precision": precision}
+        x = grouped_mm(x, gate_up.mT, bias=gate_up_bias, activation=fused, **options)
+        if between is not None:
+            x = _ended(between, x, down)
+        x = grouped_mm(x, down.mT, bias=down_bias, **options)
     weights = topk_weight.reshape(places.shape)
     x = combined("tokens", x, None, weights, places, offs, hidden.dtype)
     return x.view(*hidden.shape[:-1], down.shape[-2])
+
+
+def _check_types(gate_up, down, dtype, precision) -> bool:
+    """Whether products are of fp8; or an error, also of weights that are not as `quantize` says."""
+    if dtype not in (None, "fp8"):
+        raise ValueError(f"dtype={dtype!r} is unknown; fp8 is possible")
+    quantised = [isinstance(weight, Quantized) for weight in (gate_up, down)]
+    if any(quantised) and not all(quantised):
+        raise TypeError("of gate_up and down one is quantised; quantise both, or give dtype='fp8'")
+    in_fp8 = dtype is not None or all(quantised)
+    if in_fp8 and precision is not None:
+        raise ValueError(f"precision={precision!r} says how float32 is multiplied, and this is fp8")
+    for name, weight in (("gate_up", gate_up), ("down", down)) if all(quantised) else ():
+        values, scale = weight
+        *experts, rows, columns = values.shape
+        blocks = (*experts, -(-rows // BLOCK), -(-columns // BLOCK))
+        if len(experts) != 1 or values.dtype not in FP8 or not fits(scale.shape, blocks):
+            raise RuntimeError(
+                f"{name} is {list(values.shape)} of {values.dtype}, with scales of shape "
+                f'{list(scale.shape)}; it is what quantize(weights, "fp8", "block2d") makes of '
+                "[experts, rows, columns]"
+            )
+    return in_fp8
 
 
 def _gating(activation, interleaved: bool, dtype) -> tuple[Activation | None, Callable | None]:

@@ -106,7 +106,8 @@ def convert(
     for name, module in modules:
         notes = _convert_layer(module, given, module in skipped, dtype, owners)
         found.append((name, module, notes))
-    found += registered.convert(modules, given, skipped)
+    in_fp8 = {"dtype": "fp8"} if dtype == "fp8" else {}
+    found += registered.convert(modules, given | in_fp8, skipped)
     skipped |= {m for _, m in modules if isinstance(m, Converted) and m._tritemm_options.dtype}
     for name, module in modules if fuse else ():
         if isinstance(module, Converted) and module not in skipped:

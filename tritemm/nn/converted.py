@@ -19,12 +19,13 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn import functional as F
 
 from ..api.blas import again, linear
+from ..api.linear_8bit import linear_8bit
 from ..api.matmul import matmul
 from ..dtypes import Precision
 from ..problem import ACCUMULATE, INTERPRETED
 from ..runtime.fast_path import PLAIN
 from ..runtime.torch_private import untraced
-from . import float8, layers, packing
+from . import layers, packing
 
 #: Why torch's own function ran in a converted layer -> calls since the start of the process, of all
 #: such layers; what compiled code does is not counted.
@@ -120,7 +121,7 @@ class Linear(Converted, layers.Linear):
             dense = weight if scale is None else (weight * scale).to(input.dtype)
             return by_torch(reason, F.linear, input, dense, bias)
         if options.dtype and (options.dtype == "int8") is (scale is not None):
-            return float8.linear_8bit(input, weight, bias, options.batch_invariant, scale)
+            return linear_8bit(input, weight, bias, options.batch_invariant, scale)
         if options == _USUAL:
             return linear(input, weight, bias)
         precision = layers.precision_of(options.precision, weight)
@@ -162,7 +163,7 @@ def conv1d() -> type[nn.Module]:
             if reason is not None:
                 return by_torch(reason, original.forward, self, x)
             if options.dtype is not None:
-                return float8.linear_8bit(x, weight.mT, bias, options.batch_invariant)
+                return linear_8bit(x, weight.mT, bias, options.batch_invariant)
             precision = layers.precision_of(options.precision, weight)
             return matmul(
                 x, weight, bias=bias,

@@ -4,37 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.compiler import is_dynamo_compiling
 
-from ..api.arguments import autocast
+from ..api.linear_8bit import linear_8bit
 from ..api.quantize import quantize
 from ..arch.sm80 import FP8_CAPABILITY
-from ..dispatch.request import word_of
 from ..dtypes import REAL
-from ..op.float8 import E4M3, E5M2, LINEAR, RECIPES
+from ..op.float8 import E4M3, E5M2, RECIPES
 from ..problem import Device
-from ..runtime.sizes import fits
-from ..runtime.torch_private import compute_requires_grad, in_transform
-
-
-def linear_8bit(input, weight, bias, invariant=False, scale=None, recipe="block", dtype=None):
-    """input @ weight.mT + bias, as `Float8Linear`; in int8 if `scale`, [N, 1], is the weight's."""
-    x, given = autocast(input), [t for t in (input, weight, bias) if t is not None]
-    fit = fits(x.shape[-1:], weight.shape[1:])
-    fit = fit and (bias is None or fits(bias.shape, weight.shape[:1]))
-    if not fit or len({t.device for t in given}) > 1:
-        told = ", ".join(f"{list(t.shape)} on {t.device}" for t in given)
-        raise RuntimeError(f"input, weight and bias are {told}; [..., K], [N, K] and [N] can be")
-    turn = compute_requires_grad(weight)
-    if not is_dynamo_compiling():  # an inner transform doesn't tell what an outer one needs
-        turn = turn or (in_transform() and scale is None)
-    lines, blocks, usual = RECIPES[recipe if scale is None else "row"]
-    kind, rows = "fp8" if scale is None else "int8", torch.atleast_2d(x).flatten(0, -2)
-    made = quantize(rows, kind, lines, transpose=turn)
-    a = (*made[0], *made[1]) if turn else (*made, None, None)
-    b = quantize(weight, kind, blocks) if scale is None else (weight, scale.float())
-    how = recipe, dtype or usual, word_of("auto", None, invariant)
-    return LINEAR(x, weight, bias, *a, *b, *how)
 
 
 class Float8Linear(nn.Linear):

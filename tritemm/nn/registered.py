@@ -99,7 +99,8 @@ def register_experts() -> None:
         result = moe(
             x, up, down, top_k_index, top_k_weights, activation=activation,
             gate_up_bias=biases[0], down_bias=biases[1], batch_invariant=options.batch_invariant,
-            precision=layers.precision_of(options.precision, up),
+            precision=None if options.dtype else layers.precision_of(options.precision, up),
+            dtype=options.dtype,
         )  # fmt: skip
         return result.to(hidden_states.dtype)
 

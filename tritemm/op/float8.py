@@ -2,6 +2,7 @@
 
 x and the weight come with themselves quantised, so that compiled code quantises once what several
 layers are given. Backward keeps x.T in 8 bits, and the weight as it is, for it may be sharded.
+Where `offs` cuts rows into groups, each has a weight and a bias of its own, and blocks have scales.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch.utils.flop_counter import register_flop_formula
 from ..dispatch.request import for_gradients
 from ..runtime.operators import define, implement_whole
 from ..runtime.torch_private import Derivatives, onwards
+from .groups import of_each_group
 from .quantize import QUANTIZE
 from .scaled import FP8, scaled
 
@@ -22,27 +24,27 @@ E4M3, E5M2 = FP8
 #: What shares a scale in x and in gradients, and in the weight; and the type of gradients.
 RECIPES = {"block": ("block", "block2d", E4M3), "row": ("row", "row", E5M2)}
 #: `a` is x quantised, [rows, K], `at` its transpose, for the weight's gradient, and `b` the weight,
-#: [N, K]. A weight of int8 is `b` itself.
+#: [N, K] or [groups, N, K]. A weight of 8 bits is `b` itself.
 LINEAR = define(
     "linear_8bit(Tensor x, Tensor weight, Tensor? bias, Tensor a, Tensor a_scale, Tensor? at, "
-    "Tensor? at_scale, Tensor b, Tensor b_scale, str recipe, ScalarType dtype, str kernel)"
-    " -> Tensor"
+    "Tensor? at_scale, Tensor b, Tensor b_scale, Tensor? offs, str recipe, ScalarType dtype, "
+    "str kernel) -> Tensor"
 )
 
 
-def _product(a, a_scale, b, b_scale, dtype, kernel, bias=None) -> torch.Tensor:
+def _product(a, a_scale, b, b_scale, offs, dtype, kernel, bias=None) -> torch.Tensor:
     """(a * a_scale) @ (b * b_scale).T + bias; each 128 terms of fp8 are added in fp32."""
     how = a.dtype != torch.int8, bias, None, "", 1.0, 1.0, kernel, dtype
-    return scaled(a, b.mT, a_scale, b_scale, None, *how)
+    return scaled(a, b.mT, a_scale, b_scale, offs, *how)
 
 
-def _linear(x, weight, bias, a, a_scale, at, at_scale, b, b_scale, recipe, dtype, kernel):
-    y = _product(a, a_scale, b, b_scale, x.dtype, kernel, bias)
-    return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], b.shape[0]])  # no view, to autograd
+def _linear(x, weight, bias, a, a_scale, at, at_scale, b, b_scale, offs, recipe, dtype, kernel):
+    y = _product(a, a_scale, b, b_scale, offs, x.dtype, kernel, bias)
+    return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], b.shape[-2]])  # no view, to autograd
 
 
 def _fake(x, weight, *args) -> torch.Tensor:
-    return x.new_empty(*x.shape[:-1], weight.shape[0])
+    return x.new_empty(*x.shape[:-1], weight.shape[-2])
 
 
 class _Linear(Derivatives):
@@ -50,11 +52,11 @@ class _Linear(Derivatives):
 
     @staticmethod
     def forward(ctx, keys, *args):
-        _, weight, bias, _, _, *turned, _, scale, recipe, dtype, kernel = args
+        _, weight, bias, _, _, *turned, _, scale, offs, recipe, dtype, kernel = args
         ctx.how = recipe, dtype, for_gradients(kernel), weight.dtype, getattr(bias, "dtype", None)
         none, (_, of_x, of_weight, *_) = (None, None), ctx.needs_input_grad
         kept = *((weight, scale) if of_x else none), *(turned if of_weight else none)
-        ctx.save_for_backward(*kept)
+        ctx.save_for_backward(*kept, offs)
         return onwards(LINEAR, keys, *args)
 
     @staticmethod
@@ -63,7 +65,7 @@ class _Linear(Derivatives):
 
 
 @once_differentiable
-def _gradients(ctx, grad, weight, scale, at, at_scale):
+def _gradients(ctx, grad, weight, scale, at, at_scale, offs):
     recipe, dtype, kernel, of_weight, of_bias = ctx.how
     (lines, blocks, _), needs, turned = RECIPES[recipe], ctx.needs_input_grad, None
     rows, found = torch.atleast_2d(grad).flatten(0, -2), dict.fromkeys(range(len(needs)))
@@ -71,16 +73,20 @@ def _gradients(ctx, grad, weight, scale, at, at_scale):
         found[1] = grad @ (weight * scale).to(grad.dtype)
     elif needs[1]:
         g, g_scale, *turned = QUANTIZE(rows, dtype, lines, needs[2], None)
-        w, w_scale = QUANTIZE(weight.mT, E4M3, blocks, False, None)
-        product = _product(g, g_scale, w, w_scale, grad.dtype, kernel)
-        found[1] = product.view(*grad.shape[:-1], weight.shape[1])
+        w, w_scale = weight.mT, scale.mT  # of blocks of fp8
+        if of_weight not in FP8:
+            w, w_scale = QUANTIZE(w, E4M3, blocks, False, None)
+        product = _product(g, g_scale, w, w_scale, offs, grad.dtype, kernel)
+        found[1] = product.view(*grad.shape[:-1], weight.shape[-1])
     if needs[2]:
         g, g_scale = turned or QUANTIZE(rows.mT, dtype, lines, False, None)
-        found[2] = _product(g, g_scale, at, at_scale, of_weight, kernel)
-    if needs[3]:
+        found[2] = _product(g, g_scale, at, at_scale, offs, of_weight, kernel)
+    if needs[3] and offs is None:
         found[3] = rows.sum(0, dtype=torch.float32).to(of_bias)
+    elif needs[3]:
+        found[3] = of_each_group(rows, offs, kernel).to(of_bias)
     return tuple(found.values())
 
 
 implement_whole(LINEAR, _linear, _fake, lambda keys, _, *args: _Linear.record(keys, *args))
-register_flop_formula(LINEAR.overloadpacket)(lambda x, w, *_, **__: 2 * math.prod(x) * w[0])
+register_flop_formula(LINEAR.overloadpacket)(lambda x, w, *_, **__: 2 * math.prod(x) * w[-2])

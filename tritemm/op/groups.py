@@ -101,11 +101,7 @@ class _Linear(Derivatives):
         if needs[3] and ctx.form == "k":
             found[3] = grad.sum(1, dtype=wide(grad.dtype)).to(ctx.bias)
         elif needs[3]:
-            exact = "ieee" if grad.dtype == torch.float32 else None
-            ones = grad.new_ones(1, grad.shape[0])
-            how = options[0], exact, None, wide(grad.dtype)
-            total = GROUPED(ones, grad, offs, None, "", 1.0, *how)
-            found[3] = total.squeeze(-2).to(ctx.bias)
+            found[3] = of_each_group(grad, offs, options[0]).to(ctx.bias)
         return tuple(found)
 
     @staticmethod
@@ -120,6 +116,13 @@ class _Linear(Derivatives):
                 like = a.new_zeros(a.shape[0], 1), b.new_zeros(*b.shape[:-2], 1, b.shape[-1])
                 terms.append(GROUPED(*like, offs, bias_tangent, "", 1.0, *ctx.options))
             return sum(terms[1:], terms[0])
+
+
+def of_each_group(rows, offs, kernel: str) -> torch.Tensor:
+    """The sum of the rows [T, N] of each group, in fp32 or fp64."""
+    exact = "ieee" if rows.dtype == torch.float32 else None
+    how = kernel, exact, None, wide(rows.dtype)
+    return GROUPED(rows.new_ones(1, len(rows)), rows, offs, None, "", 1.0, *how).squeeze(-2)
 
 
 def _gradient(x, y, offs, ctx, options) -> torch.Tensor:

@@ -1,0 +1,41 @@
+"""A layer's product by operands that are quantised at each call, dense and of groups."""
+
+from __future__ import annotations
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from ..dispatch.request import word_of
+from ..op.float8 import LINEAR, RECIPES
+from ..runtime.sizes import fits
+from ..runtime.torch_private import compute_requires_grad, in_transform
+from .arguments import autocast
+from .quantize import Quantized, quantize
+
+
+def linear_8bit(
+    input, weight, bias, invariant=False, scale=None, recipe="block", dtype=None, offs=None
+) -> torch.Tensor:
+    """input @ weight.mT + bias, as `Float8Linear`; in int8 if `scale`, [N, 1], is the weight's.
+
+    Of groups of rows, which end at `offs`, the weight is [G, N, K] and the bias [G, N]; it may be
+    `Quantized` then, in "block2d".
+    """
+    known = weight if isinstance(weight, Quantized) else None
+    weight = weight if known is None else known.values
+    x, given = autocast(input), [t for t in (input, weight, bias) if t is not None]
+    fit = fits(x.shape[-1:], weight.shape[-1:])
+    fit = fit and (bias is None or fits(bias.shape, weight.shape[:-1]))
+    if not fit or len({t.device for t in given}) > 1:
+        told = ", ".join(f"{list(t.shape)} on {t.device}" for t in given)
+        raise RuntimeError(f"input, weight and bias are {told}; [..., K], [N, K] and [N] can be")
+    turn = compute_requires_grad(weight)
+    if not is_dynamo_compiling():  # an inner transform doesn't tell what an outer one needs
+        turn = turn or (in_transform() and scale is known is None)
+    lines, blocks, usual = RECIPES[recipe if scale is None else "row"]
+    kind, rows = "fp8" if scale is None else "int8", torch.atleast_2d(x).flatten(0, -2)
+    made = quantize(rows, kind, lines, transpose=turn)
+    a = (*made[0], *made[1]) if turn else (*made, None, None)
+    b = known or (quantize(weight, kind, blocks) if scale is None else (weight, scale.float()))
+    how = recipe, dtype or usual, word_of("auto", None, invariant)
+    return LINEAR(x, weight, bias, *a, *b, offs, *how)
