@@ -347,7 +347,9 @@ matrix = torch.zeros(4, 4)
 REFUSED = {
     "no tensor": (([1.0],), {}, TypeError, r"quantize\(\): argument 'x' .* must be Tensor"),
     "a row": ((matrix[0],), {}, ValueError, r"x has shape \[4\]; it is a matrix, \[..., M, K\]"),
-    "float64": ((matrix.double(),), {}, NotImplementedError, "x is torch.float64; float16, "),
+    "float64": ((matrix.double(),), {}, NotImplementedError, "x is torch.float64; torch.float16, "),
+    "int32": ((matrix.int(),), {}, NotImplementedError, "x is torch.int32; .* are quantised"),
+    "a list": ((matrix, ["fp8"]), {}, ValueError, "dtype is .'fp8'.; x is quantised to one of"),
     "int8": ((matrix.to(INT8),), {}, NotImplementedError, "x is torch.int8; "),
     "sparse": ((matrix.to_sparse(),), {}, NotImplementedError, "x is torch.sparse_coo"),
     "a type": (

@@ -198,6 +198,52 @@ def test_what_int8_leaves():
     assert tritemm.convert(packed).changed == ()
 
 
+@torch.no_grad()
+def test_torchs_encoder_multiplies_by_its_weights_itself():
+    layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, device=DEVICE).eval()
+    x = random(2, 5, 32)
+    want = layer(x)
+    left = tritemm.convert(layer, dtype="int8").left
+    assert {e.name for e in left} == {"self_attn.out_proj", "linear1", "linear2"}
+    torch.testing.assert_close(layer(x), want)
+    assert [e.name for e in tritemm.convert(layer, dtype="fp8").changed] == ["linear1", "linear2"]
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "int8"])
+def test_types_that_are_not_quantised_are_torchs(dtype):
+    layer, x = nn.Linear(70, 24, device=DEVICE), random(5, 70)
+    want = layer(x).double()
+    report = tritemm.convert(layer, dtype=dtype)
+    got = layer.double()(x.double())
+    assert got.dtype == torch.float64 and (got - want).norm() < 0.02 * want.norm()
+    assert report.fell_back == {"an input of torch.float64": 1}
+
+
+def test_int8_in_another_type():
+    """The scales stay in fp32, however small the weight; restore knows what it is now."""
+    model, x = small(), random(5, 70)
+    with torch.no_grad():
+        model[0].weight.mul_(1e-5)
+        model[0].bias.zero_()
+    want = model[0](x)
+    tritemm.convert(model, dtype="int8")
+    for moved in (model.half(), model.to(DEVICE)):
+        assert (moved[0](x.half()) - want).norm() < 0.02 * want.norm()
+    assert model[0].weight_scale.dtype == FP32
+    tritemm.nn.restore(model)
+    assert {p.dtype for p in model.parameters()} == {HALF}
+
+
+def test_int8_takes_no_other_numbers():
+    model = small()
+    state = model.state_dict()
+    tritemm.convert(model, dtype="int8")
+    before = model[0].weight.clone()
+    with pytest.raises(RuntimeError, match=r"0\.weight is torch.float32, and this layer's weight"):
+        model.load_state_dict(state, strict=False)
+    assert torch.equal(model[0].weight, before)
+
+
 def test_another_type_is_refused():
     with pytest.raises(ValueError, match="fp8 and int8 are"):
         tritemm.convert(small(), dtype="int4")

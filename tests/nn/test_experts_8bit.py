@@ -6,10 +6,12 @@ import torch
 import tritemm
 from tests.groups import bounds, offsets
 from tests.harness import DEVICE, assert_right
+from tests.nn.test_experts import tiny
 from tests.nn.test_float8 import random
 from tests.torch.test_scaled_grouped_mm import only
 from tritemm import quantize
 from tritemm.api.linear_8bit import linear_8bit
+from tritemm.nn import registered
 
 #: Experts, and what is hidden and between; no multiples of 128.
 E, H, I = 3, 136, 72  # noqa: E741
@@ -91,6 +93,21 @@ def test_compiled_without_a_break():
     grads = [torch.autograd.grad(f(hidden, *weights), (hidden, *weights)) for f in (compiled, step)]
     for ours, want in zip(*grads, strict=True):
         assert torch.equal(ours, want)
+
+
+def test_convert_has_experts_multiply_in_fp8(monkeypatch):
+    model, tokens = tiny("Qwen3MoeConfig", num_hidden_layers=2), torch.arange(12, device=DEVICE)
+    want, asked = model(tokens[None]).logits, []
+
+    def noted(*args, **options):
+        asked.append(options["dtype"])
+        return tritemm.moe(*args, **options)
+
+    monkeypatch.setattr("tritemm.nn.registered.moe", noted)
+    registered.register_experts.cache_clear()
+    tritemm.convert(model, dtype="fp8")
+    got = model(tokens[None]).logits
+    assert asked == ["fp8"] * 2 and (got - want).norm() < 0.15 * want.norm()
 
 
 def refused(change, **options):

@@ -284,6 +284,18 @@ def test_transforms_of_torch_func(made):
     assert y.requires_grad
 
 
+def test_exported_and_traced(made):
+    """With any number of rows, whose transpose backward makes from what they were."""
+    model, x, want = made
+    rows = {0: torch.export.Dim("rows", min=2, max=1000)}
+    exported = torch.export.export(model, (x,), dynamic_shapes=(rows,)).module()
+    for traced in (exported, torch.jit.trace(model, (x,)), torch.fx.symbolic_trace(model)):
+        assert same(step(model, x, traced), want)
+        assert traced(x[:2]).shape == (2, 9)
+    with pytest.raises(RuntimeError, match="script can't compile Float8Linear"):
+        torch.jit.script(model)
+
+
 def test_it_is_differentiable_once(made):
     model, x, _ = made
     grads = torch.autograd.grad(model(x).sum(), model[0].weight, create_graph=True)

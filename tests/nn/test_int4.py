@@ -304,9 +304,9 @@ WRONG = {
     "groups": (of(8, 384, 256), ValueError, "384 columns in groups of 256; K must be a multiple"),
     "a size of groups": (of(8, 128, 16), ValueError, "128 columns in groups of 16; K must be a"),
     "scales": (made((1, 3, 8, 64), (2, 8)), ValueError, "384 columns in groups of 192; K must be"),
-    "rows": (made((2, 3, 8, 64), (3, 8)), ValueError, r"uint8 \[2, 3, 8, 64\], scale torch.fl"),
-    "bytes": (made((1, 3, 8, 64), (3, 8), torch.int8), ValueError, "packed torch.int8 "),
-    "a type": (made((1, 3, 8, 64), (3, 8), dtype=WIDE), ValueError, "scale torch.float32 "),
+    "rows": (made((2, 3, 8, 64), (3, 8)), ValueError, r"uint8 \[2, 3, 8, 64\] and torch.fl"),
+    "bytes": (made((1, 3, 8, 64), (3, 8), torch.int8), ValueError, "are torch.int8 "),
+    "a type": (made((1, 3, 8, 64), (3, 8), dtype=WIDE), ValueError, "and torch.float32 "),
     "inputs": (called(2, 64), RuntimeError, r"input has shape \[2, 64\], and the weight \[8, 128"),
     "two types": (
         called(2, 128, dtype=torch.half),
@@ -318,11 +318,35 @@ WRONG = {
         ValueError,
         "activation='tanh' is unknown",
     ),
-    "an option": (called(2, 128, kernel="tma"), TypeError, "unexpected keyword argument 'kernel'"),
-    "out": (called(2, 128, out=(2, 8)), TypeError, "unexpected keyword argument 'out'"),
+    "an option": (called(2, 128, kernel="tma"), TypeError, "kernel can't be given with an Int4"),
+    "out": (called(2, 128, out=(2, 8)), TypeError, "out can't be given with an Int4Weight"),
     "bias": (called(2, 128, bias=(7,)), RuntimeError, r"bias has shape \[7\]; \[8\] is"),
-    "residual": (called(2, 128, residual=(3, 8)), RuntimeError, "The expanded size"),
-}
+    "residual": (called(2, 128, residual=(3, 8)), RuntimeError, r"be broadcast to the result's, "),
+    "a residual's type": (
+        lambda: Int4Weight.of(random(8, 128))(random(2, 128), residual=random(2, 8).int()),
+        RuntimeError, "residual is torch.int32; of",
+    ),
+    "no residual": (called(2, 128, residual=[1.0]), TypeError, "residual must be Tensor, not list"),
+    "no groups": (of(8, 128, 0), ValueError, "128 columns in groups of 0; K must be a"),
+    "groups below": (of(8, 128, -128), ValueError, "128 columns in groups of -128; K must be a"),
+    "no rows": (of(0, 128, 128), ValueError, r"the weight has shape \[0, 128\]; it is \[N, K\]"),
+    "one dimension": (
+        lambda: Int4Weight.of(random(128)), ValueError, r"the weight has shape \[128\]",
+    ),
+    "whole numbers": (lambda: Int4Weight.of(random(8, 128).int()), ValueError, "int32; real"),
+    "no scales": (made((1, 3, 8, 64), (0, 8)), ValueError, r"and torch.float16 \[0, 8\]: poss"),
+    "flat scales": (made((1, 3, 8, 64), (8,)), ValueError, r"and torch.float16 \[8\]: possible"),
+    "numbers": (
+        lambda: Int4Weight.pack(torch.full((8, 128), 12)), ValueError, "from 12 to 12; -8 to 7",
+    ),
+    "a module": (
+        lambda: tritemm.linear(random(2, 128), torch.nn.Linear(128, 8)), TypeError, "not Linear",
+    ),
+    "a wide scale": (
+        lambda: Int4Weight.of(random(8, 128)).float()(random(2, 128).float()), RuntimeError,
+        "scale has become torch.float32; 16 bits",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "error", "words"), WRONG.values(), ids=WRONG)

@@ -11,6 +11,7 @@ from tests.harness import DEVICE, Guarded, assert_right
 from tests.kernels.test_scaled import E4M3, E5M2, INT8, scale, values
 from tritemm import budget
 from tritemm.problem import EpilogueInputs
+from tritemm.takeover import routing
 
 F = torch.nn.functional
 WORDS = ("tensor", "row", "block", "block2d")
@@ -144,6 +145,12 @@ WRONG = {
     "recipe": ((FP8, FP8.mT, ONE, "column", ONE, "tensor"), {}, ValueError, "tensor, row, block"),
     "two": ((FP8, FP8.mT, [ONE, ONE], "row", ONE, "row"), {}, ValueError, "one level of scales"),
     "swizzle": ((FP8, FP8.mT, ONE, "tensor", ONE, "tensor", 1), {}, ValueError, "swizzle_a"),
+    "no swizzle": ((FP8, FP8.mT, ONE, "tensor", ONE, "tensor", ONE), {}, ValueError, "swizzle_a"),
+    "a dimension": (
+        (FP8, FP8.mT, ONE, "tensor", ONE, "tensor"), {"contraction_dim": 1}, ValueError,
+        "contraction_dim is 1",
+    ),
+    "no recipe": ((FP8, FP8.mT, ONE, {}, ONE, "tensor"), {}, ValueError, "is {}; one of tensor"),
     "out": (
         (FP8, FP8.mT, ONE, "tensor", ONE, "tensor"), {"output_dtype": torch.float64},
         ValueError, "output_dtype is torch.float64",
@@ -189,8 +196,55 @@ def test_torch_agrees():
     assert budget.check(want, a, b, scales=(*scales, False)).ok
 
 
+def test_what_learns_is_no_argument():
+    a, b, _, args = called(40, 64, 256)
+    bias = torch.zeros(64, device=DEVICE)
+
+    def multiply(bias):
+        return tritemm.scaled_mm(a, b, *args, bias=bias, output_dtype=torch.float32).sum()
+
+    compiled = torch.compile(multiply, backend="aot_eager", fullgraph=True)
+    for ask in (
+        lambda: multiply(bias.clone().requires_grad_()),
+        lambda: compiled(bias.clone().requires_grad_()),
+        lambda: torch.func.grad(multiply)(bias),
+        lambda: torch.func.jvp(multiply, (bias,), (bias,)),
+    ):
+        with pytest.raises(Exception, match="have no derivatives"):
+            ask()
+    with torch.no_grad():
+        assert multiply(bias.requires_grad_()).isfinite()
+
+
+def test_the_order_of_the_scales_changes_no_bit():
+    x, w = torch.full((2, 128), 1e34, device=DEVICE), torch.full((2, 128), 1e-10, device=DEVICE)
+    a, b = tritemm.quantize(x), tritemm.quantize(w)
+    found = [
+        tritemm.scaled_mm(
+            p.values, q.values.mT, p.scale, "row", q.scale, "row", output_dtype=torch.float32
+        )
+        for p, q in ((a, b), (b, a))
+    ]
+    assert torch.equal(*found) and found[0].isfinite().all()
+
+
+def test_settings_reach_torchs_scaled_products(monkeypatch):
+    a, b, scales, args = called(40, 64, 256)
+    seen, product = [], routing.product
+
+    def noted(a, b, out, options, *rest):
+        seen.append(options[0])
+        return product(a, b, out, options, *rest)
+
+    monkeypatch.setattr(routing, "product", noted)
+    for fixed in (False, True):
+        with tritemm.enabled(batch_invariant=fixed):
+            torch._scaled_mm(a, b, scales[0], args[2], out_dtype=torch.bfloat16)
+    assert seen == ["auto", "auto/batch_invariant"]
+
+
 def test_torchs_calls_are_routed():
-    a, b, scales, args = called(40, 64, 256, ("row", "tensor"))
+    a, b, scales, args = called(40, 64, 256, ("row", "row"))
     i, j, *_ = called(40, 64, 256, types=(INT8, INT8))
     with tritemm.enabled() as report:
         whole = torch._int_mm(i, j)

@@ -67,9 +67,11 @@ def linear(
     if plain and (result := again(input, weight, bias)) is not None:
         return result
     if not isinstance(weight, torch.Tensor):
-        if isinstance(weight, torch.nn.Module):  # an Int4Weight, which multiplies by itself
-            options |= {} if out is None else {"out": out}
-            return weight(input, bias, activation=activation, residual=residual, **options)
+        if type(weight).__name__ == "Int4Weight":
+            if options or out is not None:
+                given = ", ".join([*options, *["out"] * (out is not None)])
+                raise TypeError(f"linear(): {given} can't be given with an Int4Weight")
+            return weight(input, bias, activation=activation, residual=residual)
         return without_tensors(
             linear, input, weight, bias,
             activation=activation, residual=residual, out=out, **options,

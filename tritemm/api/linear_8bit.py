@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch.compiler import is_dynamo_compiling
+from torch.compiler import is_dynamo_compiling, is_exporting
 
 from ..dispatch.request import word_of
-from ..op.float8 import LINEAR, RECIPES
+from ..op.float8 import LINEAR, RECIPES, as_rows
 from ..runtime.sizes import fits
 from ..runtime.torch_private import compute_requires_grad, in_transform
-from .arguments import autocast
+from .arguments import autocast, without_tensors
 from .quantize import Quantized, quantize
 
 
@@ -23,6 +23,9 @@ def linear_8bit(
     """
     known = weight if isinstance(weight, Quantized) else None
     weight = weight if known is None else known.values
+    if not isinstance(input, torch.Tensor):
+        args = known or weight, bias, invariant, scale, recipe, dtype, offs
+        return without_tensors(linear_8bit, input, *args)
     x, given = autocast(input), [t for t in (input, weight, bias) if t is not None]
     fit = fits(x.shape[-1:], weight.shape[-1:])
     fit = fit and (bias is None or fits(bias.shape, weight.shape[:-1]))
@@ -30,10 +33,12 @@ def linear_8bit(
         told = ", ".join(f"{list(t.shape)} on {t.device}" for t in given)
         raise RuntimeError(f"input, weight and bias are {told}; [..., K], [N, K] and [N] can be")
     turn = compute_requires_grad(weight)
-    if not is_dynamo_compiling():  # an inner transform doesn't tell what an outer one needs
+    if torch.jit.is_tracing() or is_exporting():  # of any number of rows; backward turns x then
+        turn = False
+    elif not is_dynamo_compiling():  # an inner transform doesn't tell what an outer one needs
         turn = turn or (in_transform() and scale is known is None)
     lines, blocks, usual = RECIPES[recipe if scale is None else "row"]
-    kind, rows = "fp8" if scale is None else "int8", torch.atleast_2d(x).flatten(0, -2)
+    kind, rows = "fp8" if scale is None else "int8", as_rows(x)
     made = quantize(rows, kind, lines, transpose=turn)
     a = (*made[0], *made[1]) if turn else (*made, None, None)
     b = known or (quantize(weight, kind, blocks) if scale is None else (weight, scale.float()))

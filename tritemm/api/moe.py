@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
@@ -101,13 +100,12 @@ def moe(
             precision=precision, dtype=dtype,
         )  # fmt: skip
     in_fp8 = _check_types(gate_up, down, dtype, precision)
-    if isinstance(gate_up, Quantized):
-        x, quantised = autocast(hidden), (gate_up, down)
-        gate_up, down = of_weights
-    else:
+    x, factors = autocast(hidden), [gate_up, down]
+    gate_up, down = of_weights
+    if not isinstance(factors[0], Quantized):
         x, gate_up = pair("moe", ("hidden", "gate_up"), hidden, gate_up, axis=-1)
         _, down = pair("moe", ("hidden", "down"), hidden, down, axis=None)
-        quantised = gate_up, down
+        factors = [gate_up, down]
     fused, between = _gating(activation, interleaved, x.dtype)
     _check_sizes(x, gate_up, down, callable(activation))
     _check_choice(topk_index, topk_weight, x)
@@ -120,17 +118,20 @@ def moe(
     x = x.flatten(0, -2)
     places, offs = ROUTE(topk_index.flatten(0, -2), gate_up.shape[0])
     x = combined("rows", None, x, None, places, offs, x.dtype)
-    if in_fp8:
-        first, second = quantised
-        x = linear_8bit(x, first, gate_up_bias, batch_invariant, offs=offs)
-        x = GATE(x, fused) if fused else _ended(between, x, down)
-        x = linear_8bit(x, second, down_bias, batch_invariant, offs=offs)
-    else:
-        options: Any = {"offs": offs, "batch_invariant": batch_invariant, "precision": precision}
-        x = grouped_mm(x, gate_up.mT, bias=gate_up_bias, activation=fused, **options)
-        if between is not None:
-            x = _ended(between, x, down)
-        x = grouped_mm(x, down.mT, bias=down_bias, **options)
+
+    def multiply(x, weight, bias, ending=None):
+        if in_fp8:
+            y = linear_8bit(x, weight, bias, batch_invariant, offs=offs)
+            return GATE(y, ending) if ending else y
+        return grouped_mm(
+            x, weight.mT, bias=bias, activation=ending, offs=offs,
+            batch_invariant=batch_invariant, precision=precision,
+        )  # fmt: skip
+
+    x = multiply(x, factors[0], gate_up_bias, fused)
+    if between is not None:
+        x = _ended(between, x, down)
+    x = multiply(x, factors[1], down_bias)
     weights = topk_weight.reshape(places.shape)
     x = combined("tokens", x, None, weights, places, offs, hidden.dtype)
     return x.view(*hidden.shape[:-1], down.shape[-2])

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..dtypes import check_flag
+from ..dtypes import REAL, check_flag
 from ..op.quantize import QUANTIZE, TYPES
 from ..op.scaled import RECIPES
 from ..problem import spread
-from .arguments import pair
+from .arguments import pair, without_tensors
 
 NAMES: dict[Any, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 
@@ -55,15 +55,19 @@ def quantize(
     >>> tritemm.quantize(torch.tensor([[127.0, -2.5]], device=device), "int8").values.tolist()
     [[127, -2]]
     """
-    pair("quantize", ("x", "x"), x, x, cast=False, axis=None)
     check_flag("transpose", transpose)
     check_flag("stochastic", stochastic)
-    if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        raise NotImplementedError(f"x is {x.dtype}; float16, bfloat16 and float32 are quantised")
-    if (target := NAMES.get(dtype, dtype)) not in TYPES:
+    if not isinstance(x, torch.Tensor):
+        how = {"transpose": transpose, "stochastic": stochastic}
+        return without_tensors(quantize, x, dtype, scaling, **how)
+    if x.dtype not in REAL:
+        raise NotImplementedError(f"x is {x.dtype}; {', '.join(map(str, REAL))} are quantised")
+    pair("quantize", ("x", "x"), x, x, cast=False, axis=None)
+    target = NAMES.get(dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(target, torch.dtype) or target not in TYPES:
         able = ", ".join(map(repr, (*NAMES, *TYPES)))
         raise ValueError(f"dtype is {dtype!r}; x is quantised to one of {able}")
-    if scaling not in RECIPES:
+    if not isinstance(scaling, str) or scaling not in RECIPES:
         raise ValueError(f"scaling is {scaling!r}; it is one of {', '.join(RECIPES)}")
     if x.dim() < 2 or (x.dim() > 2 and transpose):
         need = "[..., M, K]" if x.dim() < 2 else "[M, K] with transpose=True"

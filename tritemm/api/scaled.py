@@ -209,13 +209,18 @@ def scaled_grouped_mm(
     return written(scaled, args, dtype, out, shape, tensors[:-1])
 
 
+#: What `contraction_dim` may be.
+_K = (), (1, 0), (-1, -2)
+
+
 def _check_as_stored(swizzle_a, swizzle_b, contraction_dim) -> None:
     """Refuse another order of scales in memory, or of dimensions."""
     for name, value in (("swizzle_a", swizzle_a), ("swizzle_b", swizzle_b)):
         value = _one(name, value)
         if value is not None and getattr(value, "name", None) != "NO_SWIZZLE":
             raise ValueError(f"{name} is {value}; scales are read as they are stored: leave it out")
-    if tuple(contraction_dim) not in ((), (1, 0), (-1, -2)):
+    dims = contraction_dim
+    if dims is not None and (not isinstance(dims, Sequence) or tuple(dims) not in _K):
         raise ValueError(f"contraction_dim is {contraction_dim}; K is mat_a's last: leave it out")
 
 

@@ -27,11 +27,10 @@ from ..dtypes import (
     result_type,
 )
 from ..machine.command import refuse
-from ..op.scaled import FP8, RECIPES
+from ..op.scaled import FP8, RECIPES, empty_scale
 from ..problem import (
     ACCUMULATE,
     ACTIVATIONS,
-    BLOCK,
     GATED,
     INTERPRETED,
     Layout,
@@ -210,10 +209,13 @@ def problem_of(job: Job) -> Problem:
     of_a, of_b, of_c = (() if job.groups in cut else job.batch for cut in cuts)
     scales = None
     if job.scales:
-        own = [job.batch if job.groups == "k" else of for of in (of_a, of_b)]
-        lines = zip((job.M, job.N), job.scales.split(), own, strict=True)
-        promoted = dtype != torch.int8 and not job.fast
-        scales = (*(_scale(count, job.K, *rest) for count, *rest in lines), promoted)
+        of = []
+        for lines, recipe, own in zip(
+            (job.M, job.N), job.scales.split(), (of_a, of_b), strict=True
+        ):
+            all_of_k = job.groups == "k" and not recipe.startswith("block")
+            of.append(empty_scale(recipe, lines, job.K, job.batch if all_of_k else own))
+        scales = (*of, dtype != torch.int8 and not job.fast)
     c = _operand(job.M, columns, "N", out_dtype, None, of_c)
     return Problem.of(
         _operand(job.M, job.K, job.layout[0], dtype, job.a_batch, of_a),
@@ -346,19 +348,6 @@ def _operand(rows, cols, layout, dtype, own_batch, batch) -> torch.Tensor:
     shape = (*(batch if own_batch is None else own_batch), rows, cols)
     own = stored(torch.empty, *shape, layout=layout, dtype=dtype, device="meta")
     return own.expand(*batch, rows, cols)
-
-
-def _scale(lines: int, K: int, recipe: str, batch: tuple[int, ...]) -> torch.Tensor:
-    """Scales [lines, steps] on meta, of each of a batch; of blocks of a matrix if its K is cut."""
-    steps, bands = -(-K // BLOCK), -(-lines // BLOCK)
-    shape = {
-        "tensor": (1, 1),
-        "row": (1, lines),
-        "block": (steps, lines),
-        "block2d": (steps, bands),
-    }
-    made = torch.empty(*batch, *shape[recipe], device="meta").mT
-    return made.expand(*batch, lines, 1) if recipe == "tensor" else made
 
 
 # Reading binaries

@@ -93,8 +93,9 @@ def scaled_kernel(
             partial = dot(a, b, tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC), PRECISION)
             if SUMS == "block":
                 block = base_k // BLOCK + step
-                partial *= as_column(a_scale(args, group, offs_m, rows, block, A_LINES))
-                partial *= as_row(b_scale(args, group, offs_n, columns, block, B_LINES))
+                of_a = as_column(a_scale(args, group, offs_m, rows, block, A_LINES))
+                of_b = as_row(b_scale(args, group, offs_n, columns, block, B_LINES))
+                partial *= of_a * of_b
             acc += partial
         a_ptrs += BLOCK_K * widen(stride_ak, WIDE)
         b_ptrs += BLOCK_K * widen(stride_bk, WIDE)

@@ -103,8 +103,10 @@ def convert(
     given = {name: value for name, value in options.items() if value is not None}
     found: list[tuple[str, nn.Module, _Notes]] = []
     owners = Counter(p for _, module in modules for p in module._parameters.values())
+    read = _read_by_torch(modules) if dtype == "int8" else {}
+    left = {**read, **dict.fromkeys(skipped, "named in skip")}
     for name, module in modules:
-        notes = _convert_layer(module, given, module in skipped, dtype, owners)
+        notes = _convert_layer(module, given, left.get(module), dtype, owners)
         found.append((name, module, notes))
     in_fp8 = {"dtype": "fp8"} if dtype == "fp8" else {}
     found += registered.convert(modules, given | in_fp8, skipped)
@@ -152,12 +154,22 @@ def _modules(function: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
     return list(model.named_modules())
 
 
-def _convert_layer(module: nn.Module, given: dict, skipped, dtype, owners) -> _Notes:
-    """To one module, if it is a layer; `owners` as of `_pack`."""
+def _read_by_torch(modules) -> dict[nn.Module, str]:
+    """Layers whose weights torch's modules multiply by themselves, and why they are left."""
+    kind = nn.TransformerEncoderLayer
+    parents = [module for _, module in modules if isinstance(module, kind)]
+    return {
+        layer: f"{kind.__name__} multiplies by its weight itself"
+        for parent in parents for layer in parent.children()
+    }  # fmt: skip
+
+
+def _convert_layer(module: nn.Module, given: dict, left: str | None, dtype, owners) -> _Notes:
+    """To one module, if it is a layer that nothing has `left`; `owners` as of `_pack`."""
     ours = isinstance(module, Linear | Converted)
     if not ours and not _is_layer(module):
         return None, None
-    if reason := "named in skip" if skipped else None if ours else _why_not(module):
+    if reason := left or (None if ours else _why_not(module)):
         return None, reason
     if dtype is not None:
         if ours and not isinstance(module, Converted):

@@ -21,11 +21,11 @@ from torch.nn import functional as F
 from ..api.blas import again, linear
 from ..api.linear_8bit import linear_8bit
 from ..api.matmul import matmul
-from ..dtypes import Precision
+from ..dtypes import REAL, Precision
 from ..problem import ACCUMULATE, INTERPRETED
 from ..runtime.fast_path import PLAIN
 from ..runtime.torch_private import untraced
-from . import layers, packing
+from . import float8, layers, packing
 
 #: Why torch's own function ran in a converted layer -> calls since the start of the process, of all
 #: such layers; what compiled code does is not counted.
@@ -69,9 +69,24 @@ class Converted(_Module):
 
     def _apply(self, fn, recurse=True):
         """What `.to()` and the like do to the weight, after which its siblings are packed again."""
+        scale = self._buffers.get("weight_scale")
         super()._apply(fn, recurse)
+        float8.keep_scale(self, scale, fn)
         packing.pack_again(self)
         return self
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        """Refuses numbers for a weight in int8 that are not; the rest is torch's."""
+        given, weight = state_dict.get(f"{prefix}weight"), self._buffers.get("weight")
+        wide = given is not None and given.dtype != torch.int8
+        if not wide or weight is None or weight.dtype != torch.int8:
+            super()._load_from_state_dict(state_dict, prefix, *args)
+            return
+        *_, errors = args
+        errors.append(
+            f"{prefix}weight is {given.dtype}, and this layer's weight int8, with its scales in "
+            f"{prefix}weight_scale: load it before convert, or after tritemm.nn.restore"
+        )
 
     @untraced
     def _save_to_state_dict(self, destination, prefix, keep_vars):
@@ -115,7 +130,7 @@ class Linear(Converted, layers.Linear):
                 if result is not None:
                     return result
         weight, bias = self.weight, self.bias  # which may be made anew at each call
-        reason = why_torch(input, weight, bias)
+        reason = why_torch(input, weight, bias, options.dtype)
         scale = getattr(self, "weight_scale", None) if weight.dtype is torch.int8 else None
         if reason is not None:
             dense = weight if scale is None else (weight * scale).to(input.dtype)
@@ -159,7 +174,7 @@ def conv1d() -> type[nn.Module]:
                 return original.forward(self, x)
             weight, bias = self.weight, self.bias
             reason = _REPLACED if original.forward is not original_forward else None
-            reason = reason or why_torch(x, weight, bias)
+            reason = reason or why_torch(x, weight, bias, options.dtype)
             if reason is not None:
                 return by_torch(reason, original.forward, self, x)
             if options.dtype is not None:
@@ -193,8 +208,11 @@ def has_own_forward(kind: type[nn.Module]) -> bool:
     return forward.__globals__ is home and forward.__code__.co_name == "forward"
 
 
-def why_torch(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
-    """Why a layer's product is torch's own to do, or None. What neither can do, either refuses."""
+def why_torch(input, weight, bias, dtype: str | None = None) -> str | None:
+    """Why a layer's product, in 8 bits if `dtype` is given, is torch's own to do, or None.
+
+    What neither can do, either refuses.
+    """
     if not isinstance(input, torch.Tensor):  # a Proxy of torch.fx, which has no type to look at
         return None
     if input.layout is not torch.strided or input.is_nested:
@@ -208,7 +226,7 @@ def why_torch(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
                 return f"its {name} is a {type(tensor).__name__}"
     if bias is not None and bias.dim() > 1:
         return f"a bias of shape {list(bias.shape)}"
-    if input.dtype not in ACCUMULATE:
+    if input.dtype not in (REAL if dtype else ACCUMULATE):
         return f"an input of {input.dtype}"
     if input.is_cuda or input.is_meta or (INTERPRETED and input.is_cpu):
         return None

@@ -11,6 +11,7 @@ from ..arch.sm80 import FP8_CAPABILITY
 from ..dtypes import REAL
 from ..op.float8 import E4M3, E5M2, RECIPES
 from ..problem import Device
+from .layers import refuse_to_be_scripted
 
 
 class Float8Linear(nn.Linear):
@@ -44,6 +45,8 @@ class Float8Linear(nn.Linear):
         super().__init__(in_features, out_features, bias, device, dtype)
         self.recipe, self.grad_dtype = recipe, grad_dtype
 
+    __prepare_scriptable__ = refuse_to_be_scripted
+
     @classmethod
     def from_linear(cls, linear: nn.Linear, **options) -> Float8Linear:
         """A layer with the same Parameters, not copies of them; `options`: the last two."""
@@ -75,6 +78,19 @@ def prepare(layer, weight, dtype: str, owners: int) -> str | None:
     for name, tensor in zip(("weight", "weight_scale"), made, strict=True):
         layer.register_buffer(name, tensor.contiguous())  # type: ignore[attr-defined]
     return None
+
+
+def keep_scale(layer, scale, fn) -> None:
+    """Leave the `scale` of a weight in int8 in fp32, whatever `fn` has made of a layer's tensors.
+
+    What it makes of such tensors as the weight was becomes the type that `restore` gives back.
+    """
+    dtype, learns = vars(layer).get("_tritemm_weight", (None, False))
+    if scale is None or dtype is None:
+        return
+    vars(layer)["_tritemm_weight"] = fn(scale.new_empty(0, dtype=dtype)).dtype, learns
+    if (made := layer._buffers["weight_scale"]).dtype != torch.float32:
+        layer._buffers["weight_scale"] = scale.to(made.device)
 
 
 def restore(layer) -> bool:

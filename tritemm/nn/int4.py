@@ -6,10 +6,14 @@ import torch
 from torch import nn
 
 from ..api.arguments import pair
-from ..api.epilogue import activation_of, check_kind
+from ..api.epilogue import activation_of, check_added, check_kind
 from ..op.int4 import dequantized, int4_linear
-from ..problem import Activation, after
+from ..problem import GATED, Activation, after
 from ..runtime.sizes import fits, holds
+from .layers import refuse_to_be_scripted
+
+#: Those of scales, and of the inputs they multiply.
+_TYPES = torch.float16, torch.bfloat16
 
 
 class Int4Weight(nn.Module):
@@ -38,13 +42,15 @@ class Int4Weight(nn.Module):
         super().__init__()
         self.register_buffer("packed", packed)
         self.register_buffer("scale", scale)
-        n, k = self.shape
-        kinds = packed.dtype, scale.dtype in (torch.float16, torch.bfloat16)
-        if kinds != (torch.uint8, True) or packed.shape != (-(-n // 8), k // 128, 8, 64):
-            given = f"packed {packed.dtype} {list(packed.shape)}, scale {scale.dtype} [.., {n}]"
-            able = "uint8 [ceil(N / 8), K / 128, 8, 64], float16 or bfloat16 [K / group, N]"
-            raise ValueError(f"{given}: possible are {able}")
-        _check(k, k / len(scale))
+        given = [f"{t.dtype} {list(t.shape)}" for t in (packed, scale)]
+        fit = packed.dtype == torch.uint8 and scale.dtype in _TYPES
+        fit = fit and packed.dim() == 4 and scale.dim() == 2 and 0 not in scale.shape
+        if not fit or packed.shape != (-(-scale.shape[1] // 8), self.shape[1] // 128, 8, 64):
+            able = "uint8 [ceil(N / 8), K / 128, 8, 64] and float16 or bfloat16 [K / group, N]"
+            raise ValueError(f"packed and scale are {' and '.join(given)}: possible are {able}")
+        _check(self.shape, self.shape[1] / len(scale))
+
+    __prepare_scriptable__ = refuse_to_be_scripted
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -54,6 +60,9 @@ class Int4Weight(nn.Module):
     @staticmethod
     def pack(numbers: torch.Tensor) -> torch.Tensor:
         """Whole numbers -8 .. 7, [N, K], packed; `kernels.int4` says how."""
+        _check(numbers.shape, 128)
+        if not -8 <= numbers.min() <= numbers.max() <= 7:
+            raise ValueError(f"numbers reach from {numbers.min()} to {numbers.max()}; -8 to 7 fit")
         n, k = numbers.shape
         q = nn.functional.pad(numbers + 8, (0, 0, 0, -n % 8)).to(torch.uint8)
         q = q.view(-1, 8, k // 128, 2, 8, 4, 2).permute(0, 2, 1, 3, 5, 4, 6)
@@ -67,8 +76,10 @@ class Int4Weight(nn.Module):
         The element of largest magnitude in a group becomes -8, whatever its sign. For normally
         distributed weights, the mean squared error is 0.78 of that of scales amax / 7.
         """
+        _check(weight.shape, group)
+        if not weight.is_floating_point():
+            raise ValueError(f"weight is {weight.dtype}; real floating-point numbers are rounded")
         n, k = weight.shape
-        _check(k, group)
         w = weight.detach().float().reshape(n, -1, group)
         scale = w.gather(-1, w.abs().argmax(-1, keepdim=True)) / -8
         scale = scale.to(torch.float16 if weight.dtype == torch.float16 else torch.bfloat16)
@@ -84,6 +95,8 @@ class Int4Weight(nn.Module):
         activation: Activation | None = None, residual: torch.Tensor | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """What `tritemm.linear` returns for this weight."""
+        if self.scale.dtype not in _TYPES:
+            raise RuntimeError(f"the weight's scale has become {self.scale.dtype}; 16 bits can be")
         x, scale = pair("linear", ("input", "weight"), input, self.scale, axis=None)
         n, k = self.shape
         if x.dim() == 0 or not holds(x.shape[-1] == k):
@@ -93,11 +106,17 @@ class Int4Weight(nn.Module):
             check_kind("bias", bias, x)
             if not fits(bias.shape, (n,)):
                 raise RuntimeError(f"bias has shape {list(bias.shape)}; [{n}] is possible")
+        if residual is not None:
+            columns = n // 2 if word in GATED else n
+            check_added("residual", residual, x, (*x.shape[:-1], columns))
         return after(int4_linear(x, self.packed, scale, bias), word, residual, 1.0)
 
 
-def _check(k: int, group: float) -> None:
-    if k % 128 or k % group or (group not in (32, 64) and group % 128):
+def _check(shape, group: float) -> None:
+    n, k = shape if len(shape) == 2 else (0, 0)
+    if not n or not k:
+        raise ValueError(f"the weight has shape {list(shape)}; it is [N, K], of a row or more")
+    if k % 128 or group <= 0 or k % group or (group not in (32, 64) and group % 128):
         raise ValueError(
             f"the weight has {k} columns in groups of {group:g}; K must be a multiple of 128 and "
             "of the group, which is 32, 64 or a multiple of 128. Pad weight and input with zeros"

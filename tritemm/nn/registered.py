@@ -16,6 +16,7 @@ from torch import nn
 
 from ..api.arguments import under_autocast
 from ..api.moe import moe
+from ..dtypes import REAL
 from ..runtime.torch_private import global_hooks
 from . import layers
 from .converted import Options, by_torch, why_torch
@@ -82,7 +83,10 @@ def register_experts() -> None:
     def experts_forward(self, hidden_states, top_k_index, top_k_weights) -> torch.Tensor:
         names = "gate_up_proj" if self.has_gate else "up_proj", "down_proj"
         up, down = (getattr(self, name) for name in names)
-        reasons = (why_torch(hidden_states, weight, None) for weight in (up, down))
+        options = getattr(self, "_tritemm_options", ExpertOptions())
+        reasons = [why_torch(hidden_states, weight, None, options.dtype) for weight in (up, down)]
+        if options.dtype and up.dtype not in REAL:
+            reasons.append(f"weights of {up.dtype}")
         reason = _why_norm(self) or next(filter(None, reasons), None)
         if reason is not None:
             before = getattr(self, "_tritemm_before", "eager")
@@ -90,7 +94,6 @@ def register_experts() -> None:
             return by_torch(reason, back, self, hidden_states, top_k_index, top_k_weights)
         biases = [getattr(self, f"{name}_bias") if self.has_bias else None for name in names]
         activation = gate_of(self) if self.has_gate else self.act_fn
-        options = getattr(self, "_tritemm_options", ExpertOptions())
         x = hidden_states
         if not under_autocast(x.device):
             x = x.to(up.dtype)  # as transformers' own

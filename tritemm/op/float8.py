@@ -1,7 +1,8 @@
 """The operator of linear layers in 8 bits, `tritemm::linear_8bit`: x @ weight.T + bias.
 
 x and the weight come with themselves quantised, so that compiled code quantises once what several
-layers are given. Backward keeps x.T in 8 bits, and the weight as it is, for it may be sharded.
+layers are given. Backward keeps x.T in 8 bits, or x if that wasn't made, and the weight as it is,
+for it may be sharded.
 Where `offs` cuts rows into groups, each has a weight and a bias of its own, and blocks have scales.
 """
 
@@ -32,6 +33,11 @@ LINEAR = define(
 )
 
 
+def as_rows(x) -> torch.Tensor:
+    """`x` [..., K] as a matrix; torch.vmap has no rule for `flatten`."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
 def _product(a, a_scale, b, b_scale, offs, dtype, kernel, bias=None) -> torch.Tensor:
     """(a * a_scale) @ (b * b_scale).T + bias; each 128 terms of fp8 are added in fp32."""
     how = a.dtype != torch.int8, bias, None, "", 1.0, 1.0, kernel, dtype
@@ -52,9 +58,10 @@ class _Linear(Derivatives):
 
     @staticmethod
     def forward(ctx, keys, *args):
-        _, weight, bias, _, _, *turned, _, scale, offs, recipe, dtype, kernel = args
+        x, weight, bias, _, _, at, at_scale, _, scale, offs, recipe, dtype, kernel = args
         ctx.how = recipe, dtype, for_gradients(kernel), weight.dtype, getattr(bias, "dtype", None)
         none, (_, of_x, of_weight, *_) = (None, None), ctx.needs_input_grad
+        turned = (x if at is None else at), at_scale
         kept = *((weight, scale) if of_x else none), *(turned if of_weight else none)
         ctx.save_for_backward(*kept, offs)
         return onwards(LINEAR, keys, *args)
@@ -68,7 +75,7 @@ class _Linear(Derivatives):
 def _gradients(ctx, grad, weight, scale, at, at_scale, offs):
     recipe, dtype, kernel, of_weight, of_bias = ctx.how
     (lines, blocks, _), needs, turned = RECIPES[recipe], ctx.needs_input_grad, None
-    rows, found = torch.atleast_2d(grad).flatten(0, -2), dict.fromkeys(range(len(needs)))
+    rows, found = as_rows(grad), dict.fromkeys(range(len(needs)))
     if needs[1] and of_weight == torch.int8:  # whose scales are along what is summed over here
         found[1] = grad @ (weight * scale).to(grad.dtype)
     elif needs[1]:
@@ -80,6 +87,8 @@ def _gradients(ctx, grad, weight, scale, at, at_scale, offs):
         found[1] = product.view(*grad.shape[:-1], weight.shape[-1])
     if needs[2]:
         g, g_scale = turned or QUANTIZE(rows.mT, dtype, lines, False, None)
+        if at_scale is None:
+            at, at_scale = QUANTIZE(as_rows(at).mT, E4M3, lines, False, None)
         found[2] = _product(g, g_scale, at, at_scale, offs, of_weight, kernel)
     if needs[3] and offs is None:
         found[3] = rows.sum(0, dtype=torch.float32).to(of_bias)

@@ -123,16 +123,36 @@ def of_lines(
     raise RuntimeError(f"{name} has shape {list(shape)}; for {word!r} it is {possible}")
 
 
+def empty_scale(recipe: str, lines: int, K: int, groups: tuple[int, ...] = ()) -> torch.Tensor:
+    """Scales as `of_lines` returns them, on meta."""
+    steps, bands = -(-K // BLOCK), -(-lines // BLOCK)
+    shape = {
+        "tensor": (1, 1),
+        "row": (1, lines),
+        "block": (steps, lines),
+        "block2d": (steps, bands),
+    }
+    made = torch.empty(*groups, *shape[recipe], device="meta").mT
+    return made.expand(*groups, lines, 1) if recipe == "tensor" else made
+
+
 def _word_of(name: str, recipe: Recipe) -> str:
     """The word of a recipe."""
-    name_of_it = getattr(recipe, "name", None)
-    word = next((word for word, torchs in RECIPES.items() if torchs == name_of_it), recipe)
-    if word not in RECIPES:
-        raise ValueError(f"scale_recipe of {name} is {recipe!r}; one of {', '.join(RECIPES)}")
-    return word
+    given = recipe if isinstance(recipe, str) else getattr(recipe, "name", None)
+    for word, torchs in RECIPES.items():
+        if given in (word, torchs):
+            return word
+    raise ValueError(f"scale_recipe of {name} is {recipe!r}; one of {', '.join(RECIPES)}")
 
 
-implement_whole(SCALED, _product, _fake)
+def _no_derivative(keys, forward_mode, *args):
+    raise NotImplementedError(
+        "scaled_mm and scaled_grouped_mm have no derivatives, and an argument asks for one: detach "
+        "the scales, and add what learns, a bias or a residual, to the result"
+    )
+
+
+implement_whole(SCALED, _product, _fake, _no_derivative)
 implement(SCALED_OUT, _product_out, "CPU", "CUDA")
 implement(SCALED_OUT, lambda *args, out: None, "Fake")
 implement(SCALED_OUT, without_gradient(SCALED_OUT), "Autograd")

@@ -201,7 +201,11 @@ def _whole_numbers(a, b, *, out=None):
     if a.shape[0] <= 16 or b.numel() == 0 or b.shape[0] % 8 or b.shape[1] % 8:
         raise Refused("sizes that torch refuses")
     make = functools.partial(_made, a, b, options)
-    return make() if out is None else _written(out, a, result_shape(a, b), options, make)
+    if out is None:
+        return make()
+    if out.shape != result_shape(a, b) or not out.is_contiguous():
+        raise Refused("an out that is torch's to judge")
+    return _written(out, a, result_shape(a, b), options, make)
 
 
 def _scaled(a, b, scale_a, scale_b, bias=None, result=None, dtype=None, fast=False, *, out=None):
@@ -219,15 +223,19 @@ def _scaled(a, b, scale_a, scale_b, bias=None, result=None, dtype=None, fast=Fal
     scales = []
     for scale, lines in ((scale_a, M), (scale_b.mT if scale_b.dim() > 1 else scale_b, N)):
         steps, bands = -(-K // BLOCK), -(-lines // BLOCK)
-        if scale.dtype != torch.float32:
-            raise Refused("scales of another type")
+        if scale.dtype != torch.float32 or scale.get_device() != a.get_device():
+            raise Refused("scales of another type or device")
         if scale.numel() == 1:
             scale = scale.reshape(1, 1).expand(lines, 1)
         elif tuple(scale.shape) not in ((lines, 1), (lines, steps), (bands, steps)):
             raise Refused("scales that are torch's to judge")
         scales.append(scale)
+    counts = scale_a.numel(), scale_b.numel()
+    if counts != (1, 1) and any(n == 1 < of for n, of in zip(counts, (M, N), strict=True)):
+        raise Refused("scales that are torch's to judge")  # of all elements, and of lines
     blocks = any(scale.shape[1] > 1 for scale in scales)
-    options = ("auto", None, None, dtype)
+    word, *_ = _options.get((dtype, None), ("auto",))  # another thread may have left by now
+    options = (word, None, None, dtype)
     then = EpilogueInputs.made(a, b, bias, None)
     besides = Besides(None, (*scales, blocks or not fast))
     make = functools.partial(_made, a, b, options, then=then, besides=besides)

@@ -87,9 +87,9 @@ def combine(acc, args, loaded, ACTIVATION: tl.constexpr, up=None):
     With `up`: activation(alpha * acc + bias) * (alpha * up + bias) + beta * residual.
     """
     if args.scale_a_ptr is not None:
-        acc = acc.to(tl.float32) * loaded[0] * loaded[1]
+        acc = acc.to(tl.float32) * (loaded[0] * loaded[1])  # the same, whichever is A
         if up is not None:
-            up = up.to(tl.float32) * loaded[0] * loaded[2]
+            up = up.to(tl.float32) * (loaded[0] * loaded[2])
         loaded = loaded[2:] if up is None else loaded[3:]
     acc = activate(scale_and_bias(acc, args, loaded), ACTIVATION)
     if up is not None:

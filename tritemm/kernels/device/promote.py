@@ -44,9 +44,10 @@ def promoted(loop, n, unit, work, FIRST: gl.constexpr):
             for i in gl.static_range(PARTS):
                 one = part[i]
                 if SHAPE.SUMS == "block":
-                    one *= factors[i]
+                    factor = factors[i]
                     if SHAPE.B_LINES == 1:
-                        one *= loop.scales().of_columns(acc[i], stage, i)[None, :]
+                        factor *= loop.scales().of_columns(acc[i], stage, i)[None, :]
+                    one *= factor
                 more += (pinned(acc[slab * PARTS + i] + one),)
         loop.release(stage)
         acc = more
