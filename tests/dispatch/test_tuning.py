@@ -18,6 +18,7 @@ import torch
 import tritemm
 from tests.dispatch.choosing import H200, problem
 from tests.harness import DEVICE, operand
+from tests.torch.test_scaled_mm import called
 from tritemm import dispatch, plan
 from tritemm.api import tuning
 from tritemm.compile import pool
@@ -320,6 +321,23 @@ class TestTune:
         found = tritemm.tune(a, b, progress=False)
         assert not any(one.error for one in found.timed)
         assert torch.equal(tritemm.matmul(a, b), torch.matmul(a.int(), b.int()))
+
+    @pytest.mark.parametrize("words", [("row", "tensor"), ("block", "block2d")], ids="-".join)
+    def test_with_scales(self, timed, words, monkeypatch):
+        """One that leaves a scale out does not win; the choice is for such scales alone."""
+        a, b, _, args = called(40, 136, 300, words)
+        found = tritemm.tune(a, b, scales=args, progress=False)
+        (scaled,) = found.timed
+        assert scaled.kernel.name == "scaled" and not scaled.error
+        choice = tritemm.explain(a, b, scales=args)
+        assert choice.why == "measured as the fastest by tritemm.tune"
+        assert choice.problem == found.choice.problem
+        other = called(40, 136, 300, ("block", "block"))[3]
+        assert tritemm.explain(a, b, scales=other).why == "the least predicted time"
+        run = plan.run
+        monkeypatch.setattr(tuning.plan, "run", lambda *to: run(*to[:6], 2 * to[6], to[7]))
+        with pytest.raises(RuntimeError, match="elements are wrong"):
+            tritemm.tune(a, b, scales=args, progress=False)
 
     def test_a_gated_product(self, timed):
         """Here no kernel does all of it: the product is tuned."""

@@ -228,6 +228,23 @@ def test_the_order_of_the_scales_changes_no_bit():
     assert torch.equal(*found) and found[0].isfinite().all()
 
 
+def test_explained_for_a_gpu_that_is_elsewhere():
+    """What is copied is said, and counted; no rung is chosen that would leave scales out."""
+    a, b, _, args = called(1024, 512, 2048, ("block", "block2d"))
+    choice = tritemm.explain(a, b, scales=args, activation="silu", device="H200")
+    assert choice.problem.sums == "block" and choice.problem.epilogue.activation == "silu"
+    assert "block" in choice.kernel.limits.sums and not choice.config.PACK
+    choice = tritemm.explain(a, b.contiguous(), scales=args, device="H200")
+    assert choice.config.PACK == "b" and "packed     b, because" in str(choice)
+    fast = tritemm.explain(
+        a, b, scales=called(1024, 512, 2048)[3], use_fast_accum=True, device="H200"
+    )
+    assert fast.problem.sums == "whole"
+    for wrong in (args[:2], 5):
+        with pytest.raises(TypeError, match="scales are scale_a, its recipe, scale_b"):
+            tritemm.explain(a, b, scales=wrong, device="H200")
+
+
 def test_settings_reach_torchs_scaled_products(monkeypatch):
     a, b, scales, args = called(40, 64, 256)
     seen, product = [], routing.product

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from ..problem import Activation, Device, EpilogueInputs, result_shape
 from .arguments import OPTIONS, Options, check_dense, check_options, operands
 from .epilogue import activation_of, check_symmetric
 from .matmul import DEFAULTS
+from .scaled import output_type, scales_of
 
 
 def explain(
@@ -25,9 +27,13 @@ def explain(
     activation: Activation | None = None,
     symmetric: bool = False,
     device: str | int | torch.device | None = None,
+    scales: Sequence | None = None,
+    use_fast_accum: bool = False,
     **options: Unpack[Options],
 ) -> dispatch.Choice:
-    """What `matmul` would run for these arguments, and why; nothing is launched.
+    """What `matmul`, or with `scales` `scaled_mm`, would run for these arguments, and why.
+
+    Nothing is launched.
 
     Prints as a few lines: kernel, config, why, what is packed or swapped, waves, predicted time
     and its parts, roofline, the next candidates, what refused and why. Where torch's kernels make
@@ -39,6 +45,8 @@ def explain(
     "H100" or by its architecture "sm_90", or a device of torch's, "cuda:1". Of the operands, sizes,
     strides and types count then; they may be on any device, also on meta, where they take no room.
     ValueError if there is none of that name, with those that are known.
+    `scales`: scale_a, its recipe, scale_b and its recipe, as `scaled_mm` takes them; then
+    `out_dtype` is bfloat16 unless it is given, and `use_fast_accum` that of `scaled_mm`.
 
     >>> import torch, tritemm
     >>> x, w = (torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta") for _ in range(2))
@@ -51,20 +59,28 @@ def explain(
             device = torch.device(device)
         there = Device.of(device) if isinstance(device, torch.device) else gpus.named(device)
         input, other = _without_data("input", input), _without_data("other", other)
+        if isinstance(scales, (list, tuple)):
+            scales = [_without_data("scale", each) for each in scales]
     check_options(explain, options)
     named: Any = DEFAULTS | options
     kernel, config, batch_invariant, *types = (named[name] for name in OPTIONS)
     asked = word_of(kernel, config, batch_invariant), *types
-    a, b, (word, precision, accumulate, out_dtype) = operands(input, other, None, asked, "explain")
+    given, found = asked, None
+    if scales is None:
+        a, b, given = operands(input, other, None, asked, "explain")
+    else:
+        a, b, found = input, other, scales_of(input, other, scales, use_fast_accum)
+        given = *asked[:-1], output_type(asked[-1])
+    word, precision, accumulate, out_dtype = given
     after = activation_of(activation, b)
-    checked_epilogue(a.dtype, after)
+    checked_epilogue(a.dtype if found is None else torch.float32, after)
     shape = result_shape(a, b, after)
     check_symmetric(symmetric, shape, None, after)
     if 0 in shape or a.shape[-1] == 0:
         raise ValueError(f"no kernel runs: the result {shape} with K = {a.shape[-1]} needs none")
     out = torch.empty(shape, dtype=out_dtype, device="meta")
     then = EpilogueInputs.made(a, b, None, None, after, symmetric=symmetric)
-    problem = plan.matrices(a, b, out, precision, accumulate, then)[0]
+    problem = plan.matrices(a, b, out, precision, accumulate, then, scales=found)[0]
     if there is not None:
         problem = dataclasses.replace(problem, device=there)
     return dispatch.first_choice(problem, word)

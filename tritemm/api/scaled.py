@@ -98,12 +98,9 @@ def scaled_mm(
             config=config,
         )  # fmt: skip
     _check_as_stored(swizzle_a, swizzle_b, contraction_dim)
-    _check_operands("scaled_mm", mat_a, mat_b)
-    K = mat_a.shape[1]
-    of_a = of_lines("scale_a", scale_a, scale_recipe_a, mat_a, mat_a.shape[0], K)
-    of_b = of_lines("scale_b", scale_b, scale_recipe_b, mat_b, mat_b.shape[1], K)
-    promoted = _promoted(mat_a, of_a, of_b, use_fast_accum)
-    dtype = _output_type(output_dtype)
+    scales = scale_a, scale_recipe_a, scale_b, scale_recipe_b
+    of_a, of_b, promoted = scales_of(mat_a, mat_b, scales, use_fast_accum)
+    dtype = output_type(output_dtype)
     after = bias, activation, residual, alpha, beta, False
     a, b = (t.view(FP8[0]) for t in (mat_a, mat_b))  # of whatever type, what follows is in fp32
     shape, then = checked(after, a, b, a, b, out)
@@ -192,7 +189,7 @@ def scaled_grouped_mm(
     of_a = of_lines("scale_a", scale_a, scale_recipe_a, mat_a, mat_a.shape[-2], K, groups[0])
     of_b = of_lines("scale_b", scale_b, scale_recipe_b, mat_b, mat_b.shape[-1], K, groups[1])
     promoted = _promoted(mat_a, of_a, of_b, use_fast_accum)
-    dtype = _output_type(output_dtype)
+    dtype = output_type(output_dtype)
     a, b = (t.view(FP8[0]) for t in (mat_a, mat_b))  # of whatever type, what follows is in fp32
     bias, word, alpha = epilogue_of_groups(bias, activation, alpha, a, b, count, out)
     operands = mat_a, mat_b, of_a, of_b, offs, promoted
@@ -224,6 +221,17 @@ def _check_as_stored(swizzle_a, swizzle_b, contraction_dim) -> None:
         raise ValueError(f"contraction_dim is {contraction_dim}; K is mat_a's last: leave it out")
 
 
+def scales_of(a, b, scales: Sequence, fast: bool) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """What `Problem.of` takes of a and b, matrices, and of a scale and a recipe for each."""
+    if not isinstance(scales, (list, tuple)) or len(scales) != 4:
+        raise TypeError("scales are scale_a, its recipe, scale_b and its recipe, as of scaled_mm")
+    _check_operands("scaled_mm", a, b)
+    scale_a, recipe_a, scale_b, recipe_b = scales
+    of_a = of_lines("scale_a", scale_a, recipe_a, a, a.shape[0], a.shape[1])
+    of_b = of_lines("scale_b", scale_b, recipe_b, b, b.shape[1], a.shape[1])
+    return of_a, of_b, _promoted(a, of_a, of_b, fast)
+
+
 def _promoted(a, of_a, of_b, fast: bool) -> bool:
     """Whether sums are promoted; or an error where int8 has scales of blocks."""
     blocks = not (known(of_a.shape[-1] == 1) and known(of_b.shape[-1] == 1))
@@ -232,7 +240,7 @@ def _promoted(a, of_a, of_b, fast: bool) -> bool:
     return a.dtype != torch.int8 and (blocks or not fast)
 
 
-def _output_type(asked: torch.dtype | None) -> torch.dtype:
+def output_type(asked: torch.dtype | None) -> torch.dtype:
     dtype = torch.bfloat16 if asked is None else asked
     if dtype not in REAL:
         raise ValueError(f"output_dtype is {dtype}; {', '.join(map(str, REAL))} are possible")

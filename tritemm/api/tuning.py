@@ -36,12 +36,14 @@ from ..problem import (
     EpilogueInputs,
     Problem,
     result_shape,
+    spread,
 )
 from ..problem.config import Config, config_of
 from ..runtime.clock import elapsed
 from ..spec import Kernel
 from .arguments import operands
 from .epilogue import activation_of
+from .scaled import output_type, scales_of
 
 #: Candidates that are predicted to take longer than the best by this factor are not tried.
 _WITHIN = 3.0
@@ -102,6 +104,8 @@ def tune(
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
     activation: Activation | None = None,
+    scales: Sequence | None = None,
+    use_fast_accum: bool = False,
     seconds: float = 60.0,
     progress: bool = True,
 ) -> Tuned:
@@ -119,6 +123,7 @@ def tune(
             multiplied: take typical ones, since zeros are multiplied faster.
         activation: "swiglu" or "geglu": then the product that torch's kernels would end is tuned
             first, and what does all of it, if anything can, after that.
+        scales, use_fast_accum: as of `explain`, for products by `scaled_mm`.
         seconds: after which no further candidate is tried, nor waited for. What the model chooses
             comes first, whatever the time; it is what wins where there was time for no other. A
             second thread's tuning, and its seconds, begin when the first one's has ended. Others
@@ -129,12 +134,17 @@ def tune(
     Raises what `matmul` raises; RuntimeError without a GPU.
     """
     asked = "auto", precision, accumulate, out_dtype
-    a, b, options = operands(input, other, None, asked, "tune")
+    found = None
+    if scales is None:
+        a, b, options = operands(input, other, None, asked, "tune")
+    else:
+        a, b, options = input, other, (*asked[:-1], output_type(out_dtype))
+        found = scales_of(input, other, scales, use_fast_accum)
     if not isinstance(seconds, int | float):
         raise TypeError(f"tune(): seconds must be a number, not {type(seconds).__name__}")
     a, b = a.detach(), b.detach()
-    if activation is None:
-        return _tune(a, b, options, NOTHING, seconds, progress)
+    if activation is None or found is not None:
+        return _tune(a, b, options, NOTHING, seconds, progress, found)
     name = activation_of(activation, b)
     if name not in GATED:
         raise ValueError(f"activation={name!r}: products are tuned apart from what follows "
@@ -147,10 +157,13 @@ def tune(
         return before
 
 
-def _tune(a, b, options: tuple, then: EpilogueInputs, seconds: float, progress: bool) -> Tuned:
+def _tune(
+    a, b, options: tuple, then: EpilogueInputs, seconds: float, progress: bool, scales=None
+) -> Tuned:  # fmt: skip
     _, precision, accumulate, out_dtype = options
     out = torch.empty(result_shape(a, b, then.activation), dtype=out_dtype, device=a.device)
-    problem, *tensors = plan.matrices(a, b, out, precision, accumulate, then)
+    problem, *tensors = plan.matrices(a, b, out, precision, accumulate, then, scales=scales)
+    tensors += scales[:2] if scales else ()
     if plan.is_trivial(problem.K, out):
         raise ValueError(f"there is nothing to tune: {problem} needs no kernel")
     dispatch.choose(problem)  # raises if no kernel can
@@ -244,29 +257,39 @@ def _wrong(kernel: Kernel, problem: Problem, config: Config, tensors) -> str | N
 
     Spread rows are looked at, in every column.
     """
-    a, b, out = tensors
+    a, b, out, *scales = tensors
     rows = torch.arange(0, problem.M, min(_ROW_STEP, problem.M), device=out.device)
     rows = torch.cat((rows, rows.new_tensor([problem.M - 1])))
     activation = problem.epilogue.activation
     then = EpilogueInputs(activation=activation) if activation else None
     pairs = [(a, b)]
-    if a.is_floating_point():
+    if a.is_floating_point() and not scales:
         pairs.append(budget.exact_operands(a, b, problem.accumulate))
     for a, b in pairs:
         out.fill_(math.nan if out.is_floating_point() else 77)
-        plan.run(kernel, problem, config, a, b, out)
+        plan.run(kernel, problem, config, a, b, out, *scales)
         x, got = a.index_select(-2, rows), out.index_select(-2, rows)
         # As many pieces of b as columns make one of the result.
         pieces = b.chunk(b.shape[-1] // out.shape[-1], -1)
         for begin in range(0, out.shape[-1], _COLUMNS):
             part = slice(begin, begin + _COLUMNS)
+            how: dict = {"accumulate": problem.accumulate, "precision": problem.precision}
+            if scales:
+                how = {"scales": (*_of_lines(scales, problem, rows, part), problem.sums != "whole")}
             verdict = budget.check(
                 got[..., part], x, torch.cat([piece[..., part] for piece in pieces], -1),
-                accumulate=problem.accumulate, precision=problem.precision, ending=then,
+                ending=then, **how,
             )  # fmt: skip
             if not verdict.ok:
                 return f"wrong: {verdict}"
     return None
+
+
+def _of_lines(scales, problem: Problem, rows, part: slice) -> list[torch.Tensor]:
+    """The scales of some rows, and of a part of the columns."""
+    sizes = problem.M, problem.N
+    a, b = (spread(s, n, s.shape[1]).expand(n, -1) for s, n in zip(scales, sizes, strict=True))
+    return [a[rows], b[part]]
 
 
 def _compiled(problem: Problem, rows, deadline: float) -> Generator[Timed]:

@@ -114,6 +114,7 @@ def key(problem: Problem) -> str:
     pairs = f" {p.epilogue.activation}" if p.epilogue.per_column > 1 else ""
     half = " symmetric" if p.epilogue.symmetric else ""
     cut = f" groups along {p.groups}" if p.groups else ""
+    cut += f" sums {p.sums}, scales {p.lines_per_scale}" if p.scales else ""
     return f"{sizes} {matrices} {short_name(p.accumulate)} {p.precision}{pairs}{half}{cut}"
 
 

@@ -78,7 +78,7 @@ def first_choice(problem: Problem, kernel: str = "auto") -> Choice:
 
     Raises what `choose` raises.
     """
-    if problem.epilogue.activation and problem.a.dtype not in REAL:
+    if problem.epilogue.activation and problem.a.dtype not in REAL and problem.scales is None:
         return apart(problem, kernel)[0]
     return choose_whole(problem, kernel) or apart(problem, kernel)[0]
 
