@@ -76,6 +76,7 @@ LAUNCH = "tests/runtime/test_launch_gpu.py::test_"
 GROUPS = ("tests/kernels/test_groups.py::test_every_rung_that_can",)
 PAIRS = ("tests/kernels/test_gated.py::test_results",)
 SCALED = ("tests/kernels/test_scaled.py::test_every_config",)
+GROUPED = ("tests/torch/test_scaled_grouped_mm.py::test_every_config",)
 SPLIT_K, CLUSTER = "split_k and not cluster", "cluster and not split"
 
 FAULTS = (
@@ -252,8 +253,18 @@ FAULTS = (
     ),
     Fault(
         "columns have no scales", "kernels/k21_scaled.py",
-        " *= as_row(b_scale(args, group, offs_n, columns, k, B_LINES))\n", " *= 1.0\n",
+        "partial *= of_a * of_b\n", "partial *= of_a\n",
         SCALED, "scaled]", "scaled",
+    ),
+    Fault(
+        "a group along K takes in the end of the one before", "kernels/k21_scaled.py",
+        "inside &= k >= first_k - base_k", "inside &= k >= 0",
+        GROUPED, "scaled and k", "scaled",
+    ),
+    Fault(
+        "each group has the first one's scales of columns", "kernels/device/scale_ring.py",
+        "args.sb_strides, unit.b1, at_n", "args.sb_strides, unit.b0, at_n",
+        GROUPED, "warp_specialized", "warp_specialized",
     ),
     Fault(
         "swapped operands keep each other's scales", "plan/__init__.py",

@@ -11,8 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from ..dtypes import Precision, check_flag
 from ..op.combine import ROUTE, combined
 from ..op.gate import GATE
-from ..op.scaled import FP8
-from ..problem import ACTIVATIONS, BLOCK, GATES, Activation, activated
+from ..problem import ACTIVATIONS, BLOCK, FP8, GATES, Activation, activated
 from ..runtime.sizes import fits, holds
 from .arguments import autocast, pair, under_autocast
 from .epilogue import check_kind

@@ -8,8 +8,7 @@ import torch
 
 from ..dtypes import REAL, check_flag
 from ..op.quantize import QUANTIZE, TYPES
-from ..op.scaled import RECIPES
-from ..problem import spread
+from ..problem import RECIPES, spread
 from .arguments import pair, without_tensors
 
 NAMES: dict[Any, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}

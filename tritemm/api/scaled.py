@@ -10,8 +10,8 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from ..dispatch.request import word_of
 from ..dtypes import REAL
-from ..op.scaled import FP8, Recipe, of_lines, scaled
-from ..problem import INTERPRETED, Activation, EpilogueInputs, result_shape
+from ..op.scaled import Recipe, of_lines, scaled
+from ..problem import FP8, INTERPRETED, Activation, EpilogueInputs, result_shape
 from ..problem.config import Config
 from ..rungs import Rung
 from ..runtime.sizes import fits, holds, known

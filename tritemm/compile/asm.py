@@ -27,14 +27,16 @@ from ..dtypes import (
     result_type,
 )
 from ..machine.command import refuse
-from ..op.scaled import FP8, RECIPES, empty_scale
 from ..problem import (
     ACCUMULATE,
     ACTIVATIONS,
+    FP8,
     GATED,
     INTERPRETED,
+    RECIPES,
     Layout,
     Problem,
+    empty_scale,
     short_name,
     stored,
 )

@@ -15,11 +15,12 @@ from torch.autograd.function import once_differentiable
 from torch.utils.flop_counter import register_flop_formula
 
 from ..dispatch.request import for_gradients
+from ..problem import FP8
 from ..runtime.operators import define, implement_whole
 from ..runtime.torch_private import Derivatives, onwards
 from .groups import of_each_group
 from .quantize import QUANTIZE
-from .scaled import FP8, scaled
+from .scaled import scaled
 
 E4M3, E5M2 = FP8
 #: What shares a scale in x and in gradients, and in the weight; and the type of gradients.

@@ -15,23 +15,14 @@ import torch
 from torch.utils.flop_counter import register_flop_formula
 
 from ..plan.kinds import product
-from ..problem import BLOCK, Besides, EpilogueInputs, form_of, result_shape
+from ..problem import BLOCK, RECIPES, Besides, EpilogueInputs, form_of, result_shape
 from ..runtime import fast_path
 from ..runtime.operators import define, implement, implement_whole
 from ..runtime.sizes import fits, holds, known
 from ..runtime.torch_private import untraced, without_gradient
 
-#: What shares a scale, as callers name it: in words, or by torch's `ScalingType` of this name.
-RECIPES = {
-    "tensor": "TensorWise",
-    "row": "RowWise",
-    "block": "BlockWise1x128",
-    "block2d": "BlockWise128x128",
-}
+#: One of `RECIPES`, or torch's `ScalingType`.
 Recipe = Any
-#: Types of operands beside int8; two different ones too.
-FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-
 _ARGUMENTS = "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? offs, bool promoted, "
 _ARGUMENTS += "Tensor? bias, Tensor? residual, str activation, float alpha, float beta, str kernel"
 SCALED = define(f"scaled_mm({_ARGUMENTS}, ScalarType out_dtype) -> Tensor")
@@ -121,19 +112,6 @@ def of_lines(
             return scale
         possible = f"[{each}{steps}, {bands}] or [{each}{bands}, {steps}]"
     raise RuntimeError(f"{name} has shape {list(shape)}; for {word!r} it is {possible}")
-
-
-def empty_scale(recipe: str, lines: int, K: int, groups: tuple[int, ...] = ()) -> torch.Tensor:
-    """Scales as `of_lines` returns them, on meta."""
-    steps, bands = -(-K // BLOCK), -(-lines // BLOCK)
-    shape = {
-        "tensor": (1, 1),
-        "row": (1, lines),
-        "block": (steps, lines),
-        "block2d": (steps, bands),
-    }
-    made = torch.empty(*groups, *shape[recipe], device="meta").mT
-    return made.expand(*groups, lines, 1) if recipe == "tensor" else made
 
 
 def _word_of(name: str, recipe: Recipe) -> str:

@@ -10,6 +10,15 @@ from .matrix import Matrix
 
 #: Elements of K, and lines of an operand, that share a scale where scales are of blocks.
 BLOCK = 128
+#: What shares a scale, as callers name it: in words, or by torch's `ScalingType` of this name.
+RECIPES = {
+    "tensor": "TensorWise",
+    "row": "RowWise",
+    "block": "BlockWise1x128",
+    "block2d": "BlockWise128x128",
+}
+#: Types of operands beside int8; two different ones too.
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +66,19 @@ def spread(scale: torch.Tensor, lines: int, terms: int) -> torch.Tensor:
         if 1 < scale.shape[dim] < size:
             scale = scale.repeat_interleave(BLOCK, dim).narrow(dim, 0, size)
     return scale
+
+
+def empty_scale(recipe: str, lines: int, K: int, groups: tuple[int, ...] = ()) -> torch.Tensor:
+    """Scales [lines, steps] of a recipe, on meta; or so many for each of some groups."""
+    steps, bands = -(-K // BLOCK), -(-lines // BLOCK)
+    shape = {
+        "tensor": (1, 1),
+        "row": (1, lines),
+        "block": (steps, lines),
+        "block2d": (steps, bands),
+    }
+    made = torch.empty(*groups, *shape[recipe], device="meta").mT
+    return made.expand(*groups, lines, 1) if recipe == "tensor" else made
 
 
 def _matrix(scale: torch.Tensor) -> Matrix:

@@ -17,12 +17,12 @@ import torch
 
 from ..dispatch.request import word_of
 from ..dtypes import REAL, beyond_float, check_flag, check_precision
-from ..op.scaled import FP8
 from ..plan.kinds import key_of, product
 from ..problem import (
     ACCUMULATE,
     ALONE,
     BLOCK,
+    FP8,
     NOTHING,
     Besides,
     EpilogueInputs,
