@@ -33,9 +33,10 @@ SCALINGS = {
     "block block": ("block", "block"),
     "block2d block": ("block2d", "block"),
 }
-#: Those whose sums may be left to the tensor core, and the word for such sums of fp8, in the place
-#: of an accumulator's: `use_fast_accum`.
-WHOLE, FAST = ("tensor", "row"), "fast"
+#: Those whose sums may be left to the tensor core.
+WHOLE = "tensor", "row"
+#: The word for such sums of fp8, `use_fast_accum`, in the place of an accumulator's.
+FAST = "fast"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,9 +146,9 @@ class Case:
         lines = self.M if after.symmetric else self.M + used * self.N
         operands = lines * self.K * size + after.bias * self.N * size
         if self.scaling:
-            for size, recipe in zip((self.M, self.N), SCALINGS[self.scaling], strict=True):
-                rows, terms = sharing(recipe, size, self.K)
-                operands += 4 * -(-size // rows) * -(-self.K // terms)
+            for count, recipe in zip((self.M, self.N), SCALINGS[self.scaling], strict=True):
+                rows, terms = sharing(recipe, count, self.K)
+                operands += 4 * -(-count // rows) * -(-self.K // terms)
         results = self.M * self.columns * (1 + (after.residual or after.accumulate))
         results *= groups.count if groups and groups.cut == "k" else 1
         return self.batch * (operands + results * DTYPES[self.output].itemsize)

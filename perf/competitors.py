@@ -95,18 +95,19 @@ def of_scaled(case: Case, operands: Operands, word: str, how: str) -> Competitor
     It is compared with torch's fast sums too, whatever its own are.
     """
     first, second = SCALINGS[case.scaling]
-    name, fast = (f"{word}, {FAST}", True) if how == FAST else (word, False)
+    fast = how == FAST
+    name = f"{word}, {FAST}" if fast else word
     options = {"use_fast_accum": fast, "kernel": word, "output_dtype": DTYPES[case.output]}
-    run = lambda a, b, c, of_a, of_b: tritemm.scaled_mm(  # noqa: E731
-        a, b, of_a, first, of_b, second, out=c, **options
-    )
+
+    def run(a, b, c, of_a, of_b):
+        return tritemm.scaled_mm(a, b, of_a, first, of_b, second, out=c, **options)
+
     try:
         problem = problem_of(case, Device.of(operands[0].device), how)
         choice = dispatch.choose(problem, word)
     except (NotImplementedError, ValueError) as error:
         return Competitor(name, run, ladder=TRITON, refusal=str(error))
-    known = {"accumulate": how, "rivals": (TORCH_FAST,)}
-    return of_rung(name, run, choice.kernel, choice.config, **known)
+    return of_rung(name, run, choice.kernel, choice.config, accumulate=how, rivals=(TORCH_FAST,))
 
 
 def grouped(case: Case, operands: Operands) -> list[Competitor]:
@@ -245,7 +246,9 @@ def problem_of(case: Case, device: Device | None = None, how: str | None = None)
             more = [t.expand(lines, 1) for t, lines in zip(more, (case.M, case.N), strict=True)]
         scales = (*more, case.dtype == "fp8" and how != FAST)
     return Problem.of(
-        *(a, b, c),
+        a,
+        b,
+        c,
         scales=scales,
         groups=case.groups.cut if case.groups else "",
         accumulate=DTYPES[case.accumulate],

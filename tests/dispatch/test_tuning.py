@@ -334,6 +334,9 @@ class TestTune:
         assert choice.problem == found.choice.problem
         other = called(40, 136, 300, ("block", "block"))[3]
         assert tritemm.explain(a, b, scales=other).why == "the least predicted time"
+        for option in ("activation", "precision"):
+            with pytest.raises(ValueError, match=f"{option}='silu' is not for products with scal"):
+                tritemm.tune(a, b, scales=args, **{option: "silu"})
         run = plan.run
         monkeypatch.setattr(tuning.plan, "run", lambda *to: run(*to[:6], 2 * to[6], to[7]))
         with pytest.raises(RuntimeError, match="elements are wrong"):

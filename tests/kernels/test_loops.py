@@ -59,7 +59,7 @@ JOBS = [
     {"layout": "TT", "dtype": "fp32", "precision": "tf32"},
     {"layout": "NN", "M": 3},
     {"layout": "NT", "symmetric": True},
-    {"layout": "NT", "dtype": "fp8_e4m3fn", "scales": "block block2d"},
+    {"layout": "NT", "dtype": "fp8_e4m3fn", "scales": "block,block2d"},
 ]
 
 

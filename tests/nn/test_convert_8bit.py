@@ -227,8 +227,8 @@ def test_int8_in_another_type():
         model[0].bias.zero_()
     want = model[0](x)
     tritemm.convert(model, dtype="int8")
-    for moved in (model.half(), model.to(DEVICE)):
-        assert (moved[0](x.half()) - want).norm() < 0.02 * want.norm()
+    model.half()
+    assert (model[0](x.half()) - want).norm() < 0.02 * want.norm()
     assert model[0].weight_scale.dtype == FP32
     tritemm.nn.restore(model)
     assert {p.dtype for p in model.parameters()} == {HALF}

@@ -124,7 +124,14 @@ WRONG = {
         refused(lambda w: [quantize(t) for t in w]), RuntimeError, "gate_up .* what quantize",
     ),
     "precision": (refused(list, dtype="fp8", precision="tf32"), ValueError, "this is fp8"),
-    "sizes": (refused(lambda w: in_blocks(w[::-1])), RuntimeError, "twice as many rows"),
+    "scales": (
+        refused(lambda w: [q._replace(scale=q.scale.double()) for q in in_blocks(w)]),
+        RuntimeError, "its scale torch.float64",
+    ),
+    "columns": (
+        refused(lambda w: in_blocks([t[..., :-8] for t in w])), RuntimeError, "hidden has 40 col",
+    ),
+    "sizes": (refused(lambda w: in_blocks([w[0][:, 2:], w[1]])), RuntimeError, "twice as many"),
 }  # fmt: skip
 
 

@@ -363,5 +363,16 @@ def test_other_devices():
         tritemm.linear([1.0] * 128, weight)
 
 
+def test_of_no_data_and_of_a_class_of_its_own():
+    meta = Int4Weight.of(random(24, 256).to("meta"))
+    assert meta.packed.is_meta and meta.shape == (24, 256)
+
+    class Own(Int4Weight):
+        pass
+
+    weight, x = Int4Weight.of(random(24, 256)), random(2, 256)
+    assert torch.equal(tritemm.linear(x, Own(weight.packed, weight.scale)), weight(x))
+
+
 def test_the_docs_example():
     assert doctest.testmod(module).failed == 0

@@ -7,19 +7,19 @@ import torch
 
 import tritemm
 from tests.groups import bounds, offsets
-from tests.harness import DEVICE, Guarded, assert_right
+from tests.harness import DEVICE, Guarded, assert_right, rung_param
 from tests.kernels.test_scaled import (
+    ABLE,
     E4M3,
     E5M2,
     INT8,
     RECIPES,
-    by_rung,
     configs_of,
     scale,
     values,
 )
 from tritemm import plan
-from tritemm.problem import BLOCK, EpilogueInputs, Problem
+from tritemm.problem import BLOCK, EpilogueInputs, Problem, result_shape
 
 #: Groups that begin inside a block of 128, an empty one among them; three lines are of none.
 SIZES, REST = (9, 0, 140, 130, 1), 3
@@ -92,20 +92,24 @@ def test_recipes(form, recipes):
     assert half.dtype == torch.bfloat16 and torch.equal(half, c.bfloat16())
 
 
-@by_rung
+@pytest.mark.parametrize("kernel", [rung_param(k) for k in ABLE if k.limits.groups])
 @pytest.mark.parametrize("form", "mk")
 @pytest.mark.parametrize(
-    "recipes", [("row", "row"), ("block", "block2d"), ("block", "block")], ids="-".join
+    "recipes",
+    [("row", "row"), ("block", "block2d"), ("block", "block"), ("block2d", "block")],
+    ids="-".join,
 )
 def test_every_config(kernel, form, recipes):
     """Of each rung, as it is and swapped, whose columns are cut then."""
     a, b, offs, scales, _ = called(form, recipes, n=136, k=400, sizes=(130, 0, 257, 9))
-    shape = (len(offs), a.shape[0], b.shape[1]) if form == "k" else (a.shape[0], b.shape[2])
+    shape = result_shape(a, b, "", len(offs))
     for promoted in (True, False)[: 1 + (recipes[0] == "row")]:
         guarded = Guarded.like(shape, torch.float32)
         out = guarded.tensor
         problem = Problem.of(a, b, out, groups=form, scales=(*scales, promoted))
-        for config in configs_of(kernel, problem) if kernel.limits.groups else ():
+        configs = configs_of(kernel, problem)
+        assert configs or (kernel.why_not(problem) and kernel.name != "scaled")
+        for config in configs:
             out.fill_(guarded.poison)
             plan.run(kernel, problem, config, a, b, out, offs, *scales)
             guarded.assert_untouched_outside()
@@ -187,8 +191,7 @@ def test_offsets_that_decrease_or_reach_out_write_nothing_outside(ends):
     recipes = {"m": ("block", "block2d"), "n": ("row", "row"), "k": ("block", "block2d")}
     for form in "mnk":
         a, b, offs, _, args = called(form, recipes[form], n=24, k=140)
-        want = tritemm.scaled_grouped_mm(a, b, *args, offs=offs)
-        guarded = Guarded.like(want.shape, torch.bfloat16)
+        guarded = Guarded.like(result_shape(a, b, "", len(offs)), torch.bfloat16)
         offs = torch.tensor(ends, dtype=torch.int32, device=DEVICE)
         tritemm.scaled_grouped_mm(a, b, *args, offs=offs, out=guarded.tensor)
         guarded.assert_untouched_outside()
@@ -206,6 +209,17 @@ def test_no_group_reads_another(form):
     found = tritemm.scaled_grouped_mm(a, b, *args, offs=offs)
     place = (slice(begin, end),) if form == "m" else (2,)
     assert torch.equal(found[place], want[place])
+
+
+def test_an_empty_group_that_begins_where_the_scales_end():
+    """Behind them stands NaN, which 0 would not undo."""
+    n, sizes = 24, (100, 28, 0)
+    a, b = (values(n, sum(sizes), E4M3) for _ in range(2))
+    nan = torch.full((n, 2), float("nan"), device=DEVICE).mT.contiguous().mT
+    nan[:, 0] = 1.5
+    scale = nan[:, :1]
+    c = tritemm.scaled_grouped_mm(a, b.mT, scale, "block", scale, "block", offs=offsets(sizes))
+    assert c.isfinite().all() and not c[2].count_nonzero() and c[:2].count_nonzero()
 
 
 @pytest.mark.once
@@ -233,6 +247,12 @@ WRONG = {
     "groups": ((A, B, ROWS, "row", COLUMNS, "row"), {"offs": OFFS[:1]}, "offs has 1 groups"),
     "blocks": ((A, B, ONE, "block", ONE, "block2d"), {"offs": OFFS}, r"it is \[16, 1\]"),
     "k": ((A, A.mT, ROWS, "row", ROWS, "row"), {"offs": OFFS}, r"it is \[2, 16\]"),
+    "turned": (
+        (A, B, ROWS, "row", torch.ones(24, 2, 1, device=DEVICE), "row"),
+        {"offs": OFFS},
+        r"shape \[24, 2, 1\]",
+    ),
+    "no groups": ((A, B, ONE, "tensor", ONE, "tensor"), {"offs": OFFS.long()}, "where mat_a is"),
 }
 
 

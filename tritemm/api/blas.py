@@ -67,10 +67,9 @@ def linear(
     if plain and (result := again(input, weight, bias)) is not None:
         return result
     if not isinstance(weight, torch.Tensor):
-        if type(weight).__name__ == "Int4Weight":
-            if options or out is not None:
-                given = ", ".join([*options, *["out"] * (out is not None)])
-                raise TypeError(f"linear(): {given} can't be given with an Int4Weight")
+        if getattr(type(weight), "multiplies_by_itself", False):  # an Int4Weight
+            if given := [*options, *["out"] * (out is not None)]:
+                raise TypeError(f"linear(): {', '.join(given)} can't be given with an Int4Weight")
             return weight(input, bias, activation=activation, residual=residual)
         return without_tensors(
             linear, input, weight, bias,

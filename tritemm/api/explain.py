@@ -69,7 +69,8 @@ def explain(
     if scales is None:
         a, b, given = operands(input, other, None, asked, "explain")
     else:
-        a, b, found = input, other, scales_of(input, other, scales, use_fast_accum)
+        others = {"precision": types[0], "accumulate": types[1], "symmetric": symmetric}
+        a, b, found = input, other, scales_of(input, other, scales, use_fast_accum, **others)
         given = *asked[:-1], output_type(asked[-1])
     word, precision, accumulate, out_dtype = given
     after = activation_of(activation, b)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -106,24 +106,36 @@ def _batched(a, b, then: tuple, out, dtype: torch.dtype, asked: dict) -> torch.T
     bias, activation, alpha = then
     if bias is None:
         return matmul(a, b, activation=activation or None, alpha=alpha, out=out, **asked)
+    options = asked | {"out_dtype": wide(ACCUMULATE[a.dtype])}
+
+    def multiply():
+        return matmul(a, b, alpha=alpha, **options)
+
+    return with_biases(multiply, bias, activation, dtype, out, (a, b, bias))
+
+
+def with_biases(multiply: Callable, bias, activation: str, dtype, out, inputs) -> torch.Tensor:
+    """What `multiply()` makes of batches, and torch of their biases; in `out` if given."""
     if out is not None:
-        check_out(out, (a, b, bias), dtype)
-    linear = matmul(a, b, alpha=alpha, **asked | {"out_dtype": wide(ACCUMULATE[a.dtype])})
-    result = EpilogueInputs(bias.unsqueeze(-2), None, activation).of(linear, dtype)
+        check_out(out, inputs, dtype)
+    result = EpilogueInputs(bias.unsqueeze(-2), None, activation).of(multiply(), dtype)
     if out is None:
         return result
     return resized(out, result.shape, fits(out.shape, result.shape)).copy_(result)
 
 
-def check_groups(a, b, offs) -> int:
-    """The number of groups; an error where operands and offsets don't go together."""
+def check_groups(a, b, offs, names: tuple[str, str] = ("a", "b")) -> int:
+    """The number of groups; an error where operands, of these names, and offsets don't fit."""
+    x, y = names
     if a.dim() == b.dim() == 3:
         if offs is not None:
-            raise RuntimeError("offs says where 2D operands are cut; a and b are 3D, leave it out")
+            raise RuntimeError(
+                f"offs says where 2D operands are cut; {x} and {y} are 3D, leave it out"
+            )
         if not holds(a.shape[0] == b.shape[0]):
-            raise RuntimeError(f"a has {a.shape[0]} groups and b {b.shape[0]}")
+            raise RuntimeError(f"{x} has {a.shape[0]} groups and {y} {b.shape[0]}")
         return a.shape[0]
-    cut = {"m": "rows of a", "n": "columns of b", "k": "K"}[FORMS[a.dim(), b.dim()]]
+    cut = {"m": f"rows of {x}", "n": f"columns of {y}", "k": "K"}[FORMS[a.dim(), b.dim()]]
     if not isinstance(offs, torch.Tensor):
         kind = "missing" if offs is None else f"of type {type(offs).__name__}"
         error = RuntimeError if offs is None else TypeError
@@ -132,9 +144,9 @@ def check_groups(a, b, offs) -> int:
     if offs.dim() != 1 or offs.dtype != torch.int32 or offs.device != a.device:
         raise RuntimeError(
             f"offs is {list(offs.shape)} of {offs.dtype} on {offs.device}; it has one dimension, "
-            f"is int32 and is where a is, on {a.device}"
+            f"is int32 and is where {x} is, on {a.device}"
         )
-    for name, t in (("a", a), ("b", b)):
+    for name, t in ((x, a), (y, b)):
         if t.dim() == 3 and not holds(t.shape[0] == offs.shape[0]):
             raise RuntimeError(f"offs has {offs.shape[0]} groups and {name} has {t.shape[0]}")
     return offs.shape[0]

@@ -16,7 +16,7 @@ from .quantize import Quantized, quantize
 def linear_8bit(
     input, weight, bias, invariant=False, scale=None, recipe="block", dtype=None, offs=None
 ) -> torch.Tensor:
-    """input @ weight.mT + bias, as `Float8Linear`; in int8 if `scale`, [N, 1], is the weight's.
+    """input @ weight.mT + bias as `Float8Linear` multiplies; in int8 if the weight has a `scale`.
 
     Of groups of rows, which end at `offs`, the weight is [G, N, K] and the bias [G, N]; it may be
     `Quantized` then, in "block2d".
@@ -36,7 +36,7 @@ def linear_8bit(
     if torch.jit.is_tracing() or is_exporting():  # of any number of rows; backward turns x then
         turn = False
     elif not is_dynamo_compiling():  # an inner transform doesn't tell what an outer one needs
-        turn = turn or (in_transform() and scale is known is None)
+        turn = turn or (in_transform() and scale is None and known is None)
     lines, blocks, usual = RECIPES[recipe if scale is None else "row"]
     kind, rows = "fp8" if scale is None else "int8", as_rows(x)
     made = quantize(rows, kind, lines, transpose=turn)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
@@ -13,7 +13,7 @@ from ..op.combine import ROUTE, combined
 from ..op.gate import GATE
 from ..problem import ACTIVATIONS, BLOCK, FP8, GATES, Activation, activated
 from ..runtime.sizes import fits, holds
-from .arguments import autocast, pair, under_autocast
+from .arguments import pair, under_autocast
 from .epilogue import check_kind
 from .groups import check_bias, grouped_mm
 from .linear_8bit import linear_8bit
@@ -63,8 +63,8 @@ def moe(
         gate_up_bias, down_bias: [E, 2 I] and [E, O].
         interleaved: gate and up are the even and the odd columns, instead of the halves.
         batch_invariant, precision: as of `matmul`.
-        dtype: "fp8": quantise tokens, weights and gradients at each call, and multiply these, as
-            `tritemm.nn.Float8Linear` does in blocks. Of weights in fp8 that is so anyway.
+        dtype: "fp8" multiplies in fp8, in blocks as `tritemm.nn.Float8Linear`: tokens, weights and
+            gradients are quantised at each call. Weights that are `Quantized` need no such word.
 
     Returns:
         [..., O] in the type of `hidden`. The k results of a token are summed in float32, or
@@ -99,12 +99,14 @@ def moe(
             precision=precision, dtype=dtype,
         )  # fmt: skip
     in_fp8 = _check_types(gate_up, down, dtype, precision)
-    x, factors = autocast(hidden), [gate_up, down]
+    factors: Sequence = (gate_up, down)
     gate_up, down = of_weights
-    if not isinstance(factors[0], Quantized):
+    if isinstance(factors[0], Quantized):
+        x, _ = pair("moe", ("hidden", "hidden"), hidden, hidden, axis=None)
+    else:
         x, gate_up = pair("moe", ("hidden", "gate_up"), hidden, gate_up, axis=-1)
         _, down = pair("moe", ("hidden", "down"), hidden, down, axis=None)
-        factors = [gate_up, down]
+        factors = gate_up, down
     fused, between = _gating(activation, interleaved, x.dtype)
     _check_sizes(x, gate_up, down, callable(activation))
     _check_choice(topk_index, topk_weight, x)
@@ -146,17 +148,20 @@ def _check_types(gate_up, down, dtype, precision) -> bool:
     in_fp8 = dtype is not None or all(quantised)
     if in_fp8 and precision is not None:
         raise ValueError(f"precision={precision!r} says how float32 is multiplied, and this is fp8")
-    for name, weight in (("gate_up", gate_up), ("down", down)) if all(quantised) else ():
-        values, scale = weight
+    if not all(quantised):
+        return in_fp8
+    for name, (values, scale) in (("gate_up", gate_up), ("down", down)):
         *experts, rows, columns = values.shape
         blocks = (*experts, -(-rows // BLOCK), -(-columns // BLOCK))
-        if len(experts) != 1 or values.dtype not in FP8 or not fits(scale.shape, blocks):
+        able = values.dtype in FP8 and scale.dtype == torch.float32
+        able = able and scale.device == values.device
+        if len(experts) != 1 or not able or not fits(scale.shape, blocks):
+            told = [f"{t.dtype} {list(t.shape)} on {t.device}" for t in (values, scale)]
             raise RuntimeError(
-                f"{name} is {list(values.shape)} of {values.dtype}, with scales of shape "
-                f'{list(scale.shape)}; it is what quantize(weights, "fp8", "block2d") makes of '
-                "[experts, rows, columns]"
+                f"{name} is {told[0]}, and its scale {told[1]}; it is what quantize(weights, "
+                '"fp8", "block2d") makes of [experts, rows, columns]'
             )
-    return in_fp8
+    return True
 
 
 def _gating(activation, interleaved: bool, dtype) -> tuple[Activation | None, Callable | None]:
@@ -210,6 +215,8 @@ def _check_sizes(x, gate_up, down, own_gate: bool) -> None:
             f"hidden has shape {list(x.shape)}, {shapes}; they are [..., tokens, H], "
             "[experts, 2 I, H] and [experts, H, I]"
         )
+    if not holds(x.shape[-1] == gate_up.shape[2]):
+        raise RuntimeError(f"hidden has {x.shape[-1]} columns, and {shapes}: H is the last of both")
     if not holds(gate_up.shape[0] == down.shape[0]):
         raise RuntimeError(f"{shapes}; they have the same number of experts")
     if not own_gate and not holds(gate_up.shape[1] == 2 * down.shape[2]):

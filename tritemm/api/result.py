@@ -49,7 +49,7 @@ def check_out(out, inputs, dtype) -> None:
 
 
 def written(operator: Callable, args: tuple, dtype, out, shape, inputs) -> torch.Tensor:
-    """What `operator` makes of `args`, and of a type or `out=`; in `out` if given, once checked."""
+    """`operator(*args)` in `dtype`: a new tensor, or written to `out` once that was checked."""
     if out is None:
         return operator(*args, dtype)
     check_out(out, inputs, dtype)

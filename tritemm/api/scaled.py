@@ -11,15 +11,15 @@ from torch.overrides import handle_torch_function, has_torch_function
 from ..dispatch.request import word_of
 from ..dtypes import REAL
 from ..op.scaled import Recipe, of_lines, scaled
-from ..problem import FP8, INTERPRETED, Activation, EpilogueInputs, result_shape
+from ..problem import FP8, INTERPRETED, Activation, result_shape
 from ..problem.config import Config
 from ..rungs import Rung
-from ..runtime.sizes import fits, holds, known
+from ..runtime.sizes import holds, known
 from ..spec import Kernel
 from .arguments import check_dense
 from .epilogue import checked
-from .groups import check_groups, epilogue_of_groups
-from .result import check_out, resized, written
+from .groups import check_groups, epilogue_of_groups, with_biases
+from .result import written
 
 
 def scaled_mm(
@@ -182,7 +182,7 @@ def scaled_grouped_mm(
         )  # fmt: skip
     _check_as_stored(swizzle_a, swizzle_b, contraction_dim)
     _check_operands("scaled_grouped_mm", mat_a, mat_b)
-    count = check_groups(mat_a, mat_b, offs)
+    count = check_groups(mat_a, mat_b, offs, ("mat_a", "mat_b"))
     of_k = mat_a.dim() == mat_b.dim() == 2
     K = mat_a.shape[-1]
     groups = [(count,) if of_k or t.dim() == 3 else () for t in (mat_a, mat_b)]
@@ -194,20 +194,19 @@ def scaled_grouped_mm(
     bias, word, alpha = epilogue_of_groups(bias, activation, alpha, a, b, count, out)
     operands = mat_a, mat_b, of_a, of_b, offs, promoted
     how = 1.0, word_of(kernel, config)
-    if offs is None and bias is not None:  # of batches, which torch adds
-        made = scaled(*operands, None, None, "", alpha, *how, torch.float32)
-        result = EpilogueInputs(bias.unsqueeze(-2), None, word).of(made, dtype)
-        if out is None:
-            return result
-        check_out(out, tensors[:-1], dtype)
-        return resized(out, result.shape, fits(out.shape, result.shape)).copy_(result)
+    if offs is None and bias is not None:
+
+        def multiply():
+            return scaled(*operands, None, None, "", alpha, *how, torch.float32)
+
+        return with_biases(multiply, bias, word, dtype, out, tensors[:-1])
     shape = result_shape(a, b, word, *([] if offs is None else [count]))
     args = *operands, bias, None, word, alpha, *how
     return written(scaled, args, dtype, out, shape, tensors[:-1])
 
 
 #: What `contraction_dim` may be.
-_K = (), (1, 0), (-1, -2)
+_CONTRACTED = (), (1, 0), (-1, -2)
 
 
 def _check_as_stored(swizzle_a, swizzle_b, contraction_dim) -> None:
@@ -217,16 +216,24 @@ def _check_as_stored(swizzle_a, swizzle_b, contraction_dim) -> None:
         if value is not None and getattr(value, "name", None) != "NO_SWIZZLE":
             raise ValueError(f"{name} is {value}; scales are read as they are stored: leave it out")
     dims = contraction_dim
-    if dims is not None and (not isinstance(dims, Sequence) or tuple(dims) not in _K):
+    if dims is not None and (not isinstance(dims, Sequence) or tuple(dims) not in _CONTRACTED):
         raise ValueError(f"contraction_dim is {contraction_dim}; K is mat_a's last: leave it out")
 
 
-def scales_of(a, b, scales: Sequence, fast: bool) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """What `Problem.of` takes of a and b, matrices, and of a scale and a recipe for each."""
+def scales_of(
+    a, b, scales: Sequence, fast: bool, **others
+) -> tuple[torch.Tensor, torch.Tensor, bool]:  # fmt: skip
+    """What `Problem.of` takes of a and b, matrices, and of a scale and a recipe for each.
+
+    `others`: options by name that `scaled_mm` hasn't, all of which must be left out.
+    """
     if not isinstance(scales, (list, tuple)) or len(scales) != 4:
         raise TypeError("scales are scale_a, its recipe, scale_b and its recipe, as of scaled_mm")
+    for name, value in others.items():
+        if value:
+            raise ValueError(f"{name}={value!r} is not for products with scales; leave it out")
     _check_operands("scaled_mm", a, b)
-    scale_a, recipe_a, scale_b, recipe_b = scales
+    scale_a, recipe_a, scale_b, recipe_b = (_one("scales", each) for each in scales)
     of_a = of_lines("scale_a", scale_a, recipe_a, a, a.shape[0], a.shape[1])
     of_b = of_lines("scale_b", scale_b, recipe_b, b, b.shape[1], a.shape[1])
     return of_a, of_b, _promoted(a, of_a, of_b, fast)
@@ -264,7 +271,7 @@ def _check_operands(caller: str, a, b) -> None:
         check_dense(name, t)
         most = 2 if caller == "scaled_mm" else 3
         if not 2 <= t.dim() <= most:
-            can = "matrices" if most == 2 else "2 or 3 dimensions"
+            can = "matrices" if most == 2 else "tensors of 2 or 3 dimensions"
             raise RuntimeError(f"{name} is {t.dim()}D; {caller} multiplies {can}")
     mixed = a.dtype in FP8 and b.dtype in FP8
     if not mixed and not a.dtype == b.dtype == torch.int8:

@@ -139,11 +139,12 @@ def tune(
         a, b, options = operands(input, other, None, asked, "tune")
     else:
         a, b, options = input, other, (*asked[:-1], output_type(out_dtype))
-        found = scales_of(input, other, scales, use_fast_accum)
+        others = {"precision": precision, "accumulate": accumulate, "activation": activation}
+        found = scales_of(input, other, scales, use_fast_accum, **others)
     if not isinstance(seconds, int | float):
         raise TypeError(f"tune(): seconds must be a number, not {type(seconds).__name__}")
     a, b = a.detach(), b.detach()
-    if activation is None or found is not None:
+    if activation is None:
         return _tune(a, b, options, NOTHING, seconds, progress, found)
     name = activation_of(activation, b)
     if name not in GATED:

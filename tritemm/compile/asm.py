@@ -78,7 +78,7 @@ class Job:
     "bf16" or "bfloat16". `activation`, `bias` and `residual` (both of the result's type) are the
     epilogue's; with swiglu or geglu, C has N / 2 columns; a `symmetric` C is square. The products
     of the `batch` are `groups` if that is m, n or k: what is cut. `scales` are the recipes of A's
-    and of B's, "row block2d", of operands of fp8_e4m3fn, fp8_e5m2 or int8, and sums of fp8 are
+    and of B's, "row,block2d", of operands of fp8_e4m3fn, fp8_e5m2 or int8, and sums of fp8 are
     promoted unless they are `fast`. Raises ValueError where a value is not one of those known.
     """
 
@@ -114,12 +114,12 @@ class Job:
         if self.symmetric and self.M != self.N:
             raise ValueError(f"M and N are {self.M} and {self.N}, and a symmetric C is square")
         _one_of("groups", self.groups, ("", "m", "n", "k"))
-        if self.scales and len(self.scales.split()) != 2:
-            raise ValueError(f"scales are those of A and of B, not {self.scales!r}")
-        for word in self.scales.split():
-            _one_of("recipe", word, RECIPES)
-        if not self.scales:
+        if self.scales:
+            self._check_scales()
+        else:
             check_precision(self.precision, self.types[0])
+        if self.fast and not (self.scales and self.types[0].is_floating_point):
+            raise ValueError("fast is for fp8 with scales")
         if min(self.M, self.N, self.K) < 1:
             raise ValueError(f"M, N and K are {self.M}, {self.N} and {self.K}; at least 1 each")
         if 8 * max(self.M * self.K, self.K * self.N, self.M * self.N) >= 1 << 63:
@@ -128,6 +128,17 @@ class Job:
                 "than can be counted in 64 bits"
             )
         checked_epilogue(torch.float32 if self.scales else self.types[0], self.activation)
+
+    def _check_scales(self) -> None:
+        words = self.scales.split(",")
+        if len(words) != 2:
+            raise ValueError(f"scales are those of A and of B, not {self.scales!r}")
+        for word in words:
+            _one_of("recipe", word, RECIPES)
+            if self.types[0] == torch.int8 and word.startswith("block"):
+                raise ValueError("scales of int8 are of all of K: tensor or row")
+        if self.accumulate or self.precision != "ieee":
+            raise ValueError("accumulate and precision are for operands without scales")
 
     @property
     def kernel(self) -> Kernel:
@@ -211,13 +222,9 @@ def problem_of(job: Job) -> Problem:
     of_a, of_b, of_c = (() if job.groups in cut else job.batch for cut in cuts)
     scales = None
     if job.scales:
-        of = []
-        for lines, recipe, own in zip(
-            (job.M, job.N), job.scales.split(), (of_a, of_b), strict=True
-        ):
-            all_of_k = job.groups == "k" and not recipe.startswith("block")
-            of.append(empty_scale(recipe, lines, job.K, job.batch if all_of_k else own))
-        scales = (*of, dtype != torch.int8 and not job.fast)
+        first, second = job.scales.split(",")
+        of_both = _scale(job, job.M, first, of_a), _scale(job, job.N, second, of_b)
+        scales = (*of_both, dtype != torch.int8 and not job.fast)
     c = _operand(job.M, columns, "N", out_dtype, None, of_c)
     return Problem.of(
         _operand(job.M, job.K, job.layout[0], dtype, job.a_batch, of_a),
@@ -352,6 +359,12 @@ def _operand(rows, cols, layout, dtype, own_batch, batch) -> torch.Tensor:
     return own.expand(*batch, rows, cols)
 
 
+def _scale(job: Job, lines: int, recipe: str, own: tuple[int, ...]) -> torch.Tensor:
+    """The scales of an operand whose batch is its `own`; of all of K, each group has some."""
+    all_of_k = job.groups == "k" and not recipe.startswith("block")
+    return empty_scale(recipe, lines, job.K, job.batch if all_of_k else own)
+
+
 # Reading binaries
 
 
@@ -392,7 +405,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
          "N as written or T transposed"),
         ("--config", "0", "which of the rung's configs for this problem, from 0"),
         ("--activation", "", f"of the result: {_list(_ACTIVATIONS)} (default: none)"),
-        ("--scales", "", f"of A,B, which are {_list(map(short_name, NARROW))}: {_list(RECIPES)}"),
+        ("--scales", "", f"recipes of the scales of A and B ({_list(map(short_name, NARROW))}): "
+         f"{_list(RECIPES)}"),
     ):  # fmt: skip
         shown = f"{meaning} (default: {default})" if default else meaning
         metavar = {"--problem": "M,N,K,LAYOUT", "--config": "I", "--scales": "A,B"}.get(option)
@@ -437,7 +451,7 @@ def _job(args: argparse.Namespace) -> Job:
         args.rung, sm_of(args.sm), M, N, K, layout,
         args.dtype, args.out_dtype, args.accumulate, args.precision,
         config=_integer("--config", args.config), activation=args.activation, bias=args.bias,
-        residual=args.residual, symmetric=args.symmetric, scales=args.scales.replace(",", " "),
+        residual=args.residual, symmetric=args.symmetric, scales=args.scales,
         fast=args.fast,
     )  # fmt: skip
 

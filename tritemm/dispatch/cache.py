@@ -114,8 +114,9 @@ def key(problem: Problem) -> str:
     pairs = f" {p.epilogue.activation}" if p.epilogue.per_column > 1 else ""
     half = " symmetric" if p.epilogue.symmetric else ""
     cut = f" groups along {p.groups}" if p.groups else ""
-    cut += f" sums {p.sums}, scales {p.lines_per_scale}" if p.scales else ""
-    return f"{sizes} {matrices} {short_name(p.accumulate)} {p.precision}{pairs}{half}{cut}"
+    scales = f" sums {p.sums}, scales {p.lines_per_scale}" if p.scales else ""
+    how = f"{short_name(p.accumulate)} {p.precision}"
+    return f"{sizes} {matrices} {how}{pairs}{half}{cut}{scales}"
 
 
 def _matrix(matrix: Matrix) -> str:

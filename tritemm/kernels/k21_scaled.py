@@ -55,9 +55,12 @@ def scaled_kernel(
         pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
         if GROUPS == "k":
             first_k, last_k = bounds(offs_ptr, group, B1, K)
-    base_k = first_k
-    if GROUPS == "k":  # the block of K in which the group begins
-        base_k = first_k // BLOCK_K * BLOCK_K
+    base_k, of_rows, of_columns = first_k, rows, columns
+    if GROUPS == "k":
+        base_k = first_k // BLOCK_K * BLOCK_K  # of the block in which the group begins
+        # A group of no terms may begin where K ends, and so do the scales.
+        of_rows = tl.where(first_k < last_k, rows, 0)
+        of_columns = tl.where(first_k < last_k, columns, 0)
     a_ptr += batch_offset(b0, group, stride_a0, stride_a1)
     b_ptr += batch_offset(b0, group, stride_b0, stride_b1)
     c_ptr += batch_offset(b0, group, stride_c0, stride_c1)
@@ -93,8 +96,8 @@ def scaled_kernel(
             partial = dot(a, b, tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC), PRECISION)
             if SUMS == "block":
                 block = base_k // BLOCK + step
-                of_a = as_column(a_scale(args, group, offs_m, rows, block, A_LINES))
-                of_b = as_row(b_scale(args, group, offs_n, columns, block, B_LINES))
+                of_a = as_column(a_scale(args, group, offs_m, of_rows, block, A_LINES))
+                of_b = as_row(b_scale(args, group, offs_n, of_columns, block, B_LINES))
                 partial *= of_a * of_b
             acc += partial
         a_ptrs += BLOCK_K * widen(stride_ak, WIDE)

@@ -80,7 +80,8 @@ def quantize_kernel(
 ):  # fmt: skip
     """Scales of a tile [A, B] of x and of its transpose, if `FIND`; their codes, if `STORE`.
 
-    Matrices that follow x are so many elements apart; they have no transpose.
+    Further matrices begin `next_x`, `next_values` and `next_scale` elements on; of several there is
+    no transpose.
     """
     tiles, across = tl.cdiv(M, A) * tl.cdiv(K, B), tl.cdiv(K, B)
     # int64: M * K can pass 2**31

@@ -61,8 +61,9 @@ def convert(
         skip: the name of a module to leave, with all that is in it, or a pattern of such names; or
             several: ["lm_head", "layers.*.mlp"]. A module of two names is left by either. What is
             the name of none is warned of.
-        dtype: "fp8" has layers multiply as `tritemm.nn.Float8Linear` does, in blocks; "int8" as
-            below. None leaves what an earlier call has set.
+        dtype: "fp8" has layers, and transformers' experts, multiply as `tritemm.nn.Float8Linear`
+            does, in blocks; "int8", of layers alone, as below. None leaves what an earlier call has
+            set.
 
     Returns:
         What was changed, and what was left and why; it prints as a table.
@@ -155,7 +156,7 @@ def _modules(function: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _read_by_torch(modules) -> dict[nn.Module, str]:
-    """Layers whose weights torch's modules multiply by themselves, and why they are left."""
+    """Layers that torch's encoder may pass over and read the weights of, and why they are left."""
     kind = nn.TransformerEncoderLayer
     parents = [module for _, module in modules if isinstance(module, kind)]
     return {

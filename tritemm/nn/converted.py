@@ -76,15 +76,14 @@ class Converted(_Module):
         return self
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
-        """Refuses numbers for a weight in int8 that are not; the rest is torch's."""
-        given, weight = state_dict.get(f"{prefix}weight"), self._buffers.get("weight")
-        wide = given is not None and given.dtype != torch.int8
-        if not wide or weight is None or weight.dtype != torch.int8:
+        """Refuses a weight that is not int8 where this layer's is; the rest is torch's."""
+        both = self._buffers.get("weight"), state_dict.get(f"{prefix}weight")
+        own, given = (getattr(t, "dtype", None) for t in both)
+        if own != torch.int8 or given in (None, torch.int8):
             super()._load_from_state_dict(state_dict, prefix, *args)
             return
-        *_, errors = args
-        errors.append(
-            f"{prefix}weight is {given.dtype}, and this layer's weight int8, with its scales in "
+        args[-1].append(
+            f"{prefix}weight is {given}, and this layer's weight int8, with its scales in "
             f"{prefix}weight_scale: load it before convert, or after tritemm.nn.restore"
         )
 

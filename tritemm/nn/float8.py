@@ -68,8 +68,7 @@ def prepare(layer, weight, dtype: str, owners: int) -> str | None:
         reason = f"its weight is {kind}; {', '.join(map(str, REAL))} are quantised"
         return None if kind == getattr(torch, dtype, "") else reason
     if dtype == "fp8":
-        old = weight.is_cuda and Device.of(weight.device).capability < FP8_CAPABILITY
-        return "fp8 needs compute capability {}.{}".format(*FP8_CAPABILITY) if old else None
+        return too_old(weight)
     if owners != 1 or type(weight) is not nn.Parameter or not isinstance(layer, nn.Linear):
         return "int8 is for a Parameter that one nn.Linear alone has"
     made, learns = quantize(weight, "int8"), weight.requires_grad
@@ -80,10 +79,16 @@ def prepare(layer, weight, dtype: str, owners: int) -> str | None:
     return None
 
 
+def too_old(weight) -> str | None:
+    """Why a weight's GPU can't multiply fp8, or None."""
+    old = weight.is_cuda and Device.of(weight.device).capability < FP8_CAPABILITY
+    return "fp8 needs compute capability {}.{}".format(*FP8_CAPABILITY) if old else None
+
+
 def keep_scale(layer, scale, fn) -> None:
     """Leave the `scale` of a weight in int8 in fp32, whatever `fn` has made of a layer's tensors.
 
-    What it makes of such tensors as the weight was becomes the type that `restore` gives back.
+    `restore` gives the weight the type that `fn` makes of its former one.
     """
     dtype, learns = vars(layer).get("_tritemm_weight", (None, False))
     if scale is None or dtype is None:

@@ -37,6 +37,8 @@ class Int4Weight(nn.Module):
 
     packed: torch.Tensor
     scale: torch.Tensor
+    #: By which `tritemm.linear` knows it.
+    multiplies_by_itself = True
 
     def __init__(self, packed: torch.Tensor, scale: torch.Tensor) -> None:
         super().__init__()
@@ -61,13 +63,9 @@ class Int4Weight(nn.Module):
     def pack(numbers: torch.Tensor) -> torch.Tensor:
         """Whole numbers -8 .. 7, [N, K], packed; `kernels.int4` says how."""
         _check(numbers.shape, 128)
-        if not -8 <= numbers.min() <= numbers.max() <= 7:
+        if not numbers.is_meta and not -8 <= numbers.min() <= numbers.max() <= 7:
             raise ValueError(f"numbers reach from {numbers.min()} to {numbers.max()}; -8 to 7 fit")
-        n, k = numbers.shape
-        q = nn.functional.pad(numbers + 8, (0, 0, 0, -n % 8)).to(torch.uint8)
-        q = q.view(-1, 8, k // 128, 2, 8, 4, 2).permute(0, 2, 1, 3, 5, 4, 6)
-        low, high = q.reshape(-1, k // 128, 8, 2, 64).unbind(3)
-        return low | high << 4
+        return _packed(numbers)
 
     @classmethod
     def of(cls, weight: torch.Tensor, group: int = 128) -> Int4Weight:
@@ -84,7 +82,7 @@ class Int4Weight(nn.Module):
         scale = w.gather(-1, w.abs().argmax(-1, keepdim=True)) / -8
         scale = scale.to(torch.float16 if weight.dtype == torch.float16 else torch.bfloat16)
         numbers = (w / scale.float()).nan_to_num(0).round().clamp(-8, 7)
-        return cls(cls.pack(numbers.view(n, k)), scale.squeeze(-1).mT.contiguous())
+        return cls(_packed(numbers.view(n, k)), scale.squeeze(-1).mT.contiguous())
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The weight as a tensor [N, K], by default of the scales' type; exact in float32."""
@@ -121,3 +119,12 @@ def _check(shape, group: float) -> None:
             f"the weight has {k} columns in groups of {group:g}; K must be a multiple of 128 and "
             "of the group, which is 32, 64 or a multiple of 128. Pad weight and input with zeros"
         )
+
+
+def _packed(numbers: torch.Tensor) -> torch.Tensor:
+    """Whole numbers that fit, as the kernel reads them."""
+    n, k = numbers.shape
+    q = nn.functional.pad(numbers + 8, (0, 0, 0, -n % 8)).to(torch.uint8)
+    q = q.view(-1, 8, k // 128, 2, 8, 4, 2).permute(0, 2, 1, 3, 5, 4, 6)
+    low, high = q.reshape(-1, k // 128, 8, 2, 64).unbind(3)
+    return low | high << 4

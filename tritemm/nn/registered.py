@@ -18,7 +18,7 @@ from ..api.arguments import under_autocast
 from ..api.moe import moe
 from ..dtypes import REAL
 from ..runtime.torch_private import global_hooks
-from . import layers
+from . import float8, layers
 from .converted import Options, by_torch, why_torch
 
 #: What transformers knows the function by.
@@ -140,7 +140,7 @@ def convert(
     reasons: dict[int, str | None] = {}
     for _, each in experts:
         config = id(each.config)
-        reasons[config] = reasons.get(config) or _why_not(each, skipped)
+        reasons[config] = reasons.get(config) or _why_not(each, skipped, "dtype" in given)
         if before.get(config, NAME) == NAME:
             before[config] = _before(each)
     for name, module in experts:
@@ -155,7 +155,7 @@ def convert(
         said = [f"{key}={value}" for key, value in given.items() if getattr(old, key) != value]
         if before[config] != NAME:
             if named[config] != NAME or "_tritemm_before" not in own:
-                said = ["by tritemm.moe"]
+                said = ["by tritemm.moe" + " in fp8" * ("dtype" in given)]
             own["_tritemm_before"] = before[config]
             _BEFORE[config] = weakref.ref(module.config), before[config]
         yield name, module, (", ".join(said) or None, None)
@@ -186,7 +186,7 @@ def _before(module: nn.Module) -> Any:
     return before if there and there() is config else own.get("_tritemm_before", NAME)
 
 
-def _why_not(module: nn.Module, skipped: Collection[nn.Module]) -> str | None:
+def _why_not(module: nn.Module, skipped: Collection[nn.Module], in_fp8: bool) -> str | None:
     """Why experts, and those that share their config, can't be converted; or None."""
     if module in skipped:
         return "named in skip, or of one config with experts that are"
@@ -197,7 +197,8 @@ def _why_not(module: nn.Module, skipped: Collection[nn.Module]) -> str | None:
     kind = type(module)
     if getattr(kind.forward, "__globals__", {}).get("__name__") != _HOME:
         return f"the forward of {kind.__name__} was replaced for all layers"
-    return _why_norm(module) or layers.why_not(weight)
+    old = float8.too_old(weight) if in_fp8 else None
+    return _why_norm(module) or layers.why_not(weight) or old
 
 
 def _why_norm(module: nn.Module) -> str | None:

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from ..dispatch.request import for_gradients
 from ..dtypes import wide
-from ..plan.kinds import product
+from ..plan.kinds import of_groups
 from ..problem import GATED, Besides, EpilogueInputs, after, form_of, result_shape
 from ..runtime import fast_path
 from ..runtime.operators import define, implement, implement_whole
@@ -50,12 +50,7 @@ def grouped(a, b, offs, *args, out=None) -> torch.Tensor:
 @untraced
 def _product(a, b, offs, bias, activation, alpha, *options, out=None) -> torch.Tensor:
     then = EpilogueInputs.made(a, b, bias, None, activation, alpha)
-    cut = Besides(offs.contiguous())
-    if form_of(a, b) != "n":
-        return product(a, b, out, options, then, cut)
-    c = a.new_empty(a.shape[1], b.shape[1], dtype=options[-1]) if out is None else out
-    product(b.mT, a.mT, c.mT, options, then, cut)  # whose rows are cut
-    return c
+    return of_groups(a, b, out, options, then, Besides(offs.contiguous()))
 
 
 def _product_out(*args, out) -> None:

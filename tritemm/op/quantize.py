@@ -80,31 +80,31 @@ def _launch(x, made, scaling: str, seed, find: bool, store: bool) -> None:
 def _fake(x, dtype, scaling: str, transpose: bool, seed) -> list[torch.Tensor]:
     return [
         x.new_empty_strided(shape, strides, dtype=torch.float32 if nth % 2 else dtype)
-        for nth, (shape, strides) in enumerate(_lie(x.shape, scaling, transpose))
+        for nth, (shape, strides) in enumerate(_layouts(x.shape, scaling, transpose))
     ]
 
 
 def _empty(x, dtype, scaling: str, transpose: bool) -> list[torch.Tensor]:
-    """The same, with memory for what stands behind each row."""
+    """The tensors of `_fake`, with memory for what stands behind each row."""
     made = []
-    for nth, (shape, strides) in enumerate(_lie(x.shape, scaling, transpose)):
+    for nth, (shape, strides) in enumerate(_layouts(x.shape, scaling, transpose)):
         size = max((n * step for n, step in zip(shape, strides, strict=True)), default=1)
         flat = x.new_empty(size, dtype=torch.float32 if nth % 2 else dtype)
         made.append(flat.as_strided(shape, strides))
     return made
 
 
-def _lie(shape, scaling: str, transpose: bool):
+def _layouts(shape, scaling: str, transpose: bool):
     """Shapes and strides of values and scales, and of those of the transpose.
 
     Rows of values, and of scales of 128 x 128, lie multiples of 16 bytes apart.
     """
     for *batch, M, K in (shape, shape[::-1])[: 1 + transpose]:
         m, k = -(-M // BLOCK), -(-K // BLOCK)
-        lies = {"tensor": ((), ()), "row": ((M, 1), (1, 1)), "block": ((M, k), (1, M))}
+        known = {"tensor": ((), ()), "row": ((M, 1), (1, 1)), "block": ((M, k), (1, M))}
         for size, steps in (
             ((M, K), (-(-K // 16) * 16, 1)),
-            lies.get(scaling, ((m, k), (-(-k // 4) * 4, 1))),
+            known.get(scaling, ((m, k), (-(-k // 4) * 4, 1))),
         ):
             between = (size[0] * steps[0],) if batch else ()
             yield (*batch, *size), (*between, *steps)

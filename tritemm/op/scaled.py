@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from ..plan.kinds import product
-from ..problem import BLOCK, RECIPES, Besides, EpilogueInputs, form_of, result_shape
+from ..plan.kinds import of_groups, product
+from ..problem import BLOCK, RECIPES, Besides, EpilogueInputs, result_shape
 from ..runtime import fast_path
 from ..runtime.operators import define, implement, implement_whole
 from ..runtime.sizes import fits, holds, known
@@ -47,15 +47,10 @@ def scaled(a, b, scale_a, scale_b, offs, *args, out=None) -> torch.Tensor:
 def _product(a, b, scale_a, scale_b, offs, promoted, *args, out=None) -> torch.Tensor:
     *epilogue, kernel, out_dtype = args
     then, options = EpilogueInputs.made(a, b, *epilogue), (kernel, None, None, out_dtype)
+    scales = scale_a, scale_b, promoted
     if offs is None:
-        return product(a, b, out, options, then, Besides(None, (scale_a, scale_b, promoted)))
-    offs = offs.contiguous()
-    if form_of(a, b) != "n":
-        return product(a, b, out, options, then, Besides(offs, (scale_a, scale_b, promoted)))
-    c = a.new_empty(a.shape[1], b.shape[1], dtype=out_dtype) if out is None else out
-    turned = Besides(offs, (scale_b, scale_a, promoted))
-    product(b.mT, a.mT, c.mT, options, then, turned)  # whose rows are cut
-    return c
+        return product(a, b, out, options, then, Besides(None, scales))
+    return of_groups(a, b, out, options, then, Besides(offs.contiguous(), scales))
 
 
 def _product_out(*args, out) -> None:
@@ -72,8 +67,8 @@ def of_lines(
 ) -> torch.Tensor:
     """A matrix's scales as the operator takes them, [lines, steps of K]; or an error.
 
-    `groups`: how many, if the matrix has 3 dimensions, or if it is cut along K, where all of K is
-    all of a group's.
+    `groups`: (G,) where each group has scales of its own: those of 3 dimensions, and where K is
+    cut those of all of its K.
     """
     if not isinstance(scale, torch.Tensor):
         raise TypeError(f"{name} must be Tensor, not {type(scale).__name__}")
@@ -83,7 +78,7 @@ def of_lines(
         )
     word = _word_of(name, recipe)
     if matrix.dim() == 2 and word.startswith("block"):
-        groups = ()  # of whatever groups its elements are
+        groups = ()  # blocks are of the whole matrix, wherever it is cut
     steps, bands = -(-K // BLOCK), -(-lines // BLOCK)
     count = math.prod(groups)
     shape, each = scale.shape, "".join(f"{n}, " for n in groups)
@@ -94,8 +89,8 @@ def of_lines(
             return scale.reshape(*groups, 1, 1).expand(*groups, lines, 1)
         possible = "one number" + (f", or [{count}]" if groups else "")
     elif word == "row":
-        flat = scale.dim() == 1 or 1 in shape or fits(shape, (*groups, lines))
-        if flat and holds(scale.numel() == count * lines):
+        able = (count * lines,), *((*groups, *each) for each in ((lines,), (lines, 1), (1, lines)))
+        if any(fits(shape, each) for each in able):
             return scale.reshape(*groups, lines, 1)
         possible = f"[{each}{lines}]" if groups else f"[{lines}, 1] or [1, {lines}]"
     elif word == "block":

@@ -166,6 +166,15 @@ def product(
     return c
 
 
+def of_groups(a, b, out, options: tuple, then: EpilogueInputs, besides: Besides) -> torch.Tensor:
+    """`product` of what `besides` cuts; of columns, the transposed one, whose rows are cut."""
+    if form_of(a, b) != "n":
+        return product(a, b, out, options, then, besides)
+    c = a.new_empty(a.shape[1], b.shape[1], dtype=options[-1]) if out is None else out
+    product(b.mT, a.mT, c.mT, options, then, besides.turned())
+    return c
+
+
 def in_parts(
     a, b, options: tuple, then: EpilogueInputs, multiply: Callable, besides: Besides = ALONE
 ) -> torch.Tensor:

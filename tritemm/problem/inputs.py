@@ -146,6 +146,13 @@ class Besides(NamedTuple):
         """How many groups there are, if there are."""
         return () if self.offs is None else (len(self.offs),)
 
+    def turned(self) -> Besides:
+        """The same of b.T @ a.T, whose scales change places."""
+        if self.scales is None:
+            return self
+        a, b, promoted = self.scales
+        return self._replace(scales=(b, a, promoted))
+
     def key(self) -> tuple:
         """All that decides what runs."""
         lie = tuple((t.shape, t.stride(), t.data_ptr() % 16 == 0) for t in self.tensors)
