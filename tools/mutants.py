@@ -262,6 +262,11 @@ FAULTS = (
         GROUPED, "scaled and k", "scaled",
     ),
     Fault(
+        "groups in blocks of K all begin with the first", "kernels/device/groups.py",
+        "gl.where(begin < end, begin // SHAPE.BLOCK_K, 0)", "gl.where(begin < end, 0, 0)",
+        GROUPED, "warp_specialized and k", "warp_specialized",
+    ),
+    Fault(
         "each group has the first one's scales of columns", "kernels/device/scale_ring.py",
         "args.sb_strides, unit.b1, at_n", "args.sb_strides, unit.b0, at_n",
         GROUPED, "warp_specialized", "warp_specialized",

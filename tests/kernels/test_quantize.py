@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tritemm
+from tests.groups import bounds, offsets
 from tests.harness import DEVICE, ids, operand, sweep
 from tritemm import quantize
 from tritemm.op import quantize as op
@@ -207,6 +208,34 @@ def test_several_matrices(scaling, turned):
     assert not torch.equal(draws[0, 0].float(), draws[0, 1].float())
 
 
+@pytest.mark.parametrize("sizes", [(9, 0, 140, 130, 1), (128, 256), (0,), (0, 0, 3)], ids=str)
+def test_groups_begin_at_multiples_of_128_of_the_transpose(sizes):
+    offs, rest = offsets(sizes), 5
+    x = operand(sum(sizes) + rest, 70, BF16)
+    a, t, ends = quantize(x, E4M3, "block", transpose=True, offs=offs)
+    check(a, x, E4M3, "block")
+    padded = [-(-n // 128) * 128 for n in sizes]
+    assert ends.tolist() == list(itertools.accumulate(padded)) and ends.dtype == torch.int32
+    assert t.values.shape[1] % 128 == 0 and t.values.stride() == (t.values.shape[1], 1)
+    begin = 0
+    for n, size, (i, j) in zip(sizes, padded, bounds(offs), strict=True):
+        part = slice(begin, begin + n)
+        values, scale = wanted(x[i:j].mT, E4M3, "block") if n else (t.values[:, part].cpu(), None)
+        assert torch.equal(codes(t.values[:, part]), codes(values))
+        assert not codes(t.values[:, begin + n : begin + size]).any()
+        if n:
+            assert torch.equal(t.scale[:, begin // 128 : (begin + size) // 128].cpu(), scale)
+        begin += size
+
+
+@pytest.mark.parametrize("ends", [(9, 3, 12, 9), (-5, 4, 2**31 - 1, 12)])
+def test_groups_that_decrease_or_reach_out(ends):
+    x, offs = operand(20, 40, BF16), torch.tensor(ends, dtype=torch.int32, device=DEVICE)
+    a, t, ends = quantize(x, E4M3, "block", transpose=True, offs=offs)
+    check(a, x, E4M3, "block")
+    assert (ends.diff() >= 0).all() and 0 <= ends[0] <= ends[-1] <= t.values.shape[1]
+
+
 def test_every_element_of_an_expanded_matrix():
     x = torch.randn(1, 200, device=DEVICE)
     for each in (x.expand(140, 200), x.mT.expand(200, 140)):
@@ -348,6 +377,12 @@ REFUSED = {
     "no tensor": (([1.0],), {}, TypeError, r"quantize\(\): argument 'x' .* must be Tensor"),
     "a row": ((matrix[0],), {}, ValueError, r"x has shape \[4\]; it is a matrix, \[..., M, K\]"),
     "float64": ((matrix.double(),), {}, NotImplementedError, "x is torch.float64; torch.float16, "),
+    "groups": (
+        (matrix,),
+        {"offs": torch.ones(1).int()},
+        ValueError,
+        'offs= is for scaling="block" and',
+    ),
     "int32": ((matrix.int(),), {}, NotImplementedError, "x is torch.int32; .* are quantised"),
     "a list": ((matrix, ["fp8"]), {}, ValueError, "dtype is .'fp8'.; x is quantised to one of"),
     "int8": ((matrix.to(INT8),), {}, NotImplementedError, "x is torch.int8; "),

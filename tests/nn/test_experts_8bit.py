@@ -5,10 +5,9 @@ import torch
 
 import tritemm
 from tests.groups import bounds, offsets
-from tests.harness import DEVICE, assert_right
+from tests.harness import DEVICE
 from tests.nn.test_experts import tiny
 from tests.nn.test_float8 import random
-from tests.torch.test_scaled_grouped_mm import only
 from tritemm import quantize
 from tritemm.api.linear_8bit import linear_8bit
 from tritemm.nn import registered
@@ -24,26 +23,21 @@ def learned(*shape):
 
 
 def test_groups_multiply_as_layers_do():
-    """Results, and gradients of inputs and biases: those of a layer for each group."""
+    """Results and gradients are those of a layer for each group."""
     offs, rows = offsets(SIZES), sum(SIZES) + REST
     x, weight, bias = random(rows, H).requires_grad_(), learned(E, I, H), learned(E, I)
     y = linear_8bit(x, weight, bias, offs=offs)
     grad = random(rows, I)
     found = torch.autograd.grad(y, (x, weight, bias), grad)
     assert not y[offs[-1] :].count_nonzero() and not found[0][offs[-1] :].count_nonzero()
-    turned, of_x = (quantize(t.mT, "fp8", "block") for t in (grad, x))
     for g, (i, j) in enumerate(bounds(offs)):
         leaves = [t.detach().clone().requires_grad_() for t in (x[i:j], weight[g], bias[g])]
         one = linear_8bit(*leaves)
         wanted = torch.autograd.grad(one, leaves, grad[i:j])
         torch.testing.assert_close(y[i:j], one, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(found[0][i:j], wanted[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found[1][g], wanted[1], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(found[2][g], wanted[2])
-        if i == j:
-            assert not found[1][g].count_nonzero()
-            continue
-        left, right = (only(t.values, i, j) for t in (turned, of_x))
-        assert_right(found[1][g], left, right.mT, scales=(turned.scale, of_x.scale, True))
 
 
 def case(tokens=12, h=40, i=24, biases=True):

@@ -101,14 +101,19 @@ def test_recipes(form, recipes):
 )
 def test_every_config(kernel, form, recipes):
     """Of each rung, as it is and swapped, whose columns are cut then."""
-    a, b, offs, scales, _ = called(form, recipes, n=136, k=400, sizes=(130, 0, 257, 9))
+    a, b, offs, scales, _ = called(form, recipes, n=136, k=400, sizes=(130, 0, 257, 122))
     shape = result_shape(a, b, "", len(offs))
-    for promoted in (True, False)[: 1 + (recipes[0] == "row")]:
+    ways = itertools.product((True, False)[: 1 + (recipes[0] == "row")], (False, True))
+    for promoted, in_blocks in ways:
+        if in_blocks:
+            offs = offsets((128, 0, 256, 128)) if form == "k" else offs
         guarded = Guarded.like(shape, torch.float32)
         out = guarded.tensor
-        problem = Problem.of(a, b, out, groups=form, scales=(*scales, promoted))
+        more = {"groups": form, "scales": (*scales, promoted), "in_blocks": in_blocks}
+        problem = Problem.of(a, b, out, **more)
         configs = configs_of(kernel, problem)
-        assert configs or (kernel.why_not(problem) and kernel.name != "scaled")
+        able = kernel.name == "scaled" or (in_blocks and kernel.name == "warp_specialized")
+        assert configs or (kernel.why_not(problem) and not able)
         for config in configs:
             out.fill_(guarded.poison)
             plan.run(kernel, problem, config, a, b, out, offs, *scales)
@@ -220,6 +225,31 @@ def test_an_empty_group_that_begins_where_the_scales_end():
     scale = nan[:, :1]
     c = tritemm.scaled_grouped_mm(a, b.mT, scale, "block", scale, "block", offs=offsets(sizes))
     assert c.isfinite().all() and not c[2].count_nonzero() and c[:2].count_nonzero()
+
+
+@pytest.mark.parametrize("sizes", [(9, 0, 140, 130, 1), (300, 0), (0, 5, 128)], ids=str)
+def test_groups_of_k_in_blocks(sizes):
+    """What `quantize` makes of rows that are cut, multiplied along them."""
+    offs, total = offsets(sizes), sum(sizes) + REST
+    x, y = (torch.randn(total, n, device=DEVICE) for n in (24, 40))
+    (_, a, ends), (_, b, same) = (
+        tritemm.quantize(t, "fp8", "block", transpose=True, offs=offs) for t in (x, y)
+    )
+    assert torch.equal(ends, same)
+    args = a.values, b.values.mT, a.scale, "block", b.scale, "block"
+    more = {"offs": ends, "output_dtype": torch.float32}
+    c = tritemm.scaled_grouped_mm(*args, in_blocks=True, **more)
+    check("k", c, a.values, b.values.mT, ends, [a.scale, b.scale])
+    for g, (i, j) in enumerate(bounds(offs)):
+        exact = x[i:j].mT @ y[i:j]
+        assert (c[g] - exact).norm() <= 0.06 * exact.norm()
+
+
+@pytest.mark.gpu
+def test_groups_of_k_that_are_not_in_blocks_are_nan():
+    a, b, offs, _, args = called("k", ("block", "block"), sizes=(128, 256, 100, 28))
+    c = tritemm.scaled_grouped_mm(a, b, *args, offs=offs, in_blocks=True)
+    assert c[:2].isfinite().all() and c[2:].isnan().all()
 
 
 @pytest.mark.once

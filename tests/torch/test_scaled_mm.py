@@ -129,7 +129,7 @@ def test_compiled_and_counted():
         tritemm.scaled_mm(a, b, *args)
     assert counter.get_total_flops() == 2 * 40 * 64 * 272
     a, b, scales, _ = called(40, 64, 272, types=(INT8, INT8))  # opcheck can't copy fp8
-    normal = a, b, *scales, None, False, None, None, "", 1.0, 1.0, "auto", torch.float32
+    normal = a, b, *scales, None, False, False, None, None, "", 1.0, 1.0, "auto", torch.float32
     torch.library.opcheck(torch.ops.tritemm.scaled_mm.default, normal)
 
 

@@ -10,6 +10,7 @@ from ..dtypes import REAL, check_flag
 from ..op.quantize import QUANTIZE, TYPES
 from ..problem import RECIPES, spread
 from .arguments import pair, without_tensors
+from .groups import check_groups
 
 NAMES: dict[Any, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 
@@ -30,8 +31,8 @@ class Quantized(NamedTuple):
 
 def quantize(
     x: torch.Tensor, dtype: str | torch.dtype = "fp8", scaling: str = "row", *,
-    transpose: bool = False, stochastic: bool = False,
-) -> Quantized | tuple[Quantized, Quantized]:  # fmt: skip
+    transpose: bool = False, stochastic: bool = False, offs: torch.Tensor | None = None,
+) -> Any:  # fmt: skip
     """x, [..., M, K] in float16, bfloat16 or float32, as values of 8 bits times fp32 scales.
 
     Args:
@@ -39,8 +40,15 @@ def quantize(
         scaling: what shares a scale. "tensor": all of x, []; "row": [..., M, 1]; "block": 128 along
             K, [..., M, ceil(K / 128)] with M contiguous; "block2d": 128 x 128 of each matrix,
             [..., ceil(M / 128), ceil(K / 128)].
-        transpose: also quantise x.mT, of a 2-D x; returns both.
+        transpose: also quantise x.mT, of a 2-D x, which is returned second.
         stochastic: round up or down at random, so that the mean is x / scale; else to the nearest.
+        offs: [G], int32, where groups of rows end, as of `grouped_mm`; with "block" and transpose.
+            In x.mT each group then begins at a multiple of 128 columns, with zeros behind it, and
+            where they end there is returned third: the `offs` of `scaled_grouped_mm` with
+            `in_blocks`.
+
+    Returns:
+        A `Quantized`, or a tuple of what was asked for.
 
     A scale is max |x|, 1e-12 at least, over the type's largest number, 448, 57344 or 127. Values
     are torch's `(x.float() / scale).to(dtype)` to the bit, with `.round()` before for int8; their
@@ -57,7 +65,7 @@ def quantize(
     check_flag("transpose", transpose)
     check_flag("stochastic", stochastic)
     if not isinstance(x, torch.Tensor):
-        how = {"transpose": transpose, "stochastic": stochastic}
+        how = {"transpose": transpose, "stochastic": stochastic, "offs": offs}
         return without_tensors(quantize, x, dtype, scaling, **how)
     if x.dtype not in REAL:
         raise NotImplementedError(f"x is {x.dtype}; {', '.join(map(str, REAL))} are quantised")
@@ -68,6 +76,8 @@ def quantize(
         raise ValueError(f"dtype is {dtype!r}; x is quantised to one of {able}")
     if not isinstance(scaling, str) or scaling not in RECIPES:
         raise ValueError(f"scaling is {scaling!r}; it is one of {', '.join(RECIPES)}")
+    if offs is not None and (not transpose or scaling != "block"):
+        raise ValueError('offs= is for scaling="block" and transpose=True; leave it out')
     if x.dim() < 2 or (x.dim() > 2 and transpose):
         need = "[..., M, K]" if x.dim() < 2 else "[M, K] with transpose=True"
         raise ValueError(f"x has shape {list(x.shape)}; it is a matrix, {need}")
@@ -75,9 +85,11 @@ def quantize(
     *batch, M, _ = x.shape
     apart = scaling == "block2d" and x.dim() > 2
     lines = x.detach().flatten(0, -3 if apart else -2)
-    made = QUANTIZE(lines, target, scaling, transpose, seed)
+    if offs is not None:
+        check_groups(x, x.mT, offs, ("x", "x"))
+    made = QUANTIZE(lines, target, scaling, transpose, seed, offs)
     if transpose:
-        return Quantized(*made[:2]), Quantized(*made[2:])
+        return Quantized(*made[:2]), Quantized(*made[2:4]), *made[4:]
     if apart:
         made = [t.unflatten(0, batch) for t in made]
     elif batch:

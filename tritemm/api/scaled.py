@@ -9,7 +9,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 from ..dispatch.request import word_of
-from ..dtypes import REAL
+from ..dtypes import REAL, check_flag
 from ..op.scaled import Recipe, of_lines, scaled
 from ..problem import FP8, INTERPRETED, Activation, result_shape
 from ..problem.config import Config
@@ -104,7 +104,7 @@ def scaled_mm(
     after = bias, activation, residual, alpha, beta, False
     a, b = (t.view(FP8[0]) for t in (mat_a, mat_b))  # of whatever type, what follows is in fp32
     shape, then = checked(after, a, b, a, b, out)
-    args = mat_a, mat_b, of_a, of_b, None, promoted, *then[:-1], word_of(kernel, config)
+    args = mat_a, mat_b, of_a, of_b, None, False, promoted, *then[:-1], word_of(kernel, config)
     return written(scaled, args, dtype, out, shape, tensors[:-1])
 
 
@@ -126,6 +126,7 @@ def scaled_grouped_mm(
     out: torch.Tensor | None = None,
     activation: Activation | None = None,
     alpha: float = 1,
+    in_blocks: bool = False,
     kernel: Rung | Kernel = "auto",
     config: Config | Mapping | None = None,
 ) -> torch.Tensor:
@@ -150,6 +151,8 @@ def scaled_grouped_mm(
         offs: [G], int32, as of `grouped_mm`; None if both operands have 3 dimensions.
         bias: [G, N], a row for each group; not where columns are cut.
         swizzle_a, swizzle_b, output_dtype, contraction_dim, use_fast_accum: as of `scaled_mm`.
+        in_blocks: where K is cut, each group begins and ends at a multiple of 128, as `quantize`
+            makes them: then Hopper's TMA loads fp8. A group of which that isn't true becomes NaN.
         out, activation, alpha, kernel, config: as of `grouped_mm`.
 
     Returns:
@@ -177,9 +180,10 @@ def scaled_grouped_mm(
         return handle_torch_function(
             scaled_grouped_mm, tensors, mat_a, mat_b, scale_a, scale_recipe_a, scale_b,
             scale_recipe_b, swizzle_a, swizzle_b, bias, offs, output_dtype, contraction_dim,
-            use_fast_accum, out=out, activation=activation, alpha=alpha, kernel=kernel,
-            config=config,
+            use_fast_accum, out=out, activation=activation, alpha=alpha, in_blocks=in_blocks,
+            kernel=kernel, config=config,
         )  # fmt: skip
+    check_flag("in_blocks", in_blocks)
     _check_as_stored(swizzle_a, swizzle_b, contraction_dim)
     _check_operands("scaled_grouped_mm", mat_a, mat_b)
     count = check_groups(mat_a, mat_b, offs, ("mat_a", "mat_b"))
@@ -192,7 +196,7 @@ def scaled_grouped_mm(
     dtype = output_type(output_dtype)
     a, b = (t.view(FP8[0]) for t in (mat_a, mat_b))  # of whatever type, what follows is in fp32
     bias, word, alpha = epilogue_of_groups(bias, activation, alpha, a, b, count, out)
-    operands = mat_a, mat_b, of_a, of_b, offs, promoted
+    operands = mat_a, mat_b, of_a, of_b, offs, in_blocks, promoted
     how = 1.0, word_of(kernel, config)
     if offs is None and bias is not None:
 

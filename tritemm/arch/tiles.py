@@ -149,6 +149,10 @@ PROMOTED = (
         lambda t: t.facts.sums != "block" or t.facts.b_lines != BLOCK or t.p.groups != "n",
     ),
     WHOLE_K,
+    Constraint(
+        f"BLOCK_K is {{t.c.BLOCK_K}}; groups of K are blocks of {BLOCK}, so a divisor is possible",
+        lambda t: not t.p.in_blocks or BLOCK % t.c.BLOCK_K == 0,
+    ),
 )
 
 
@@ -259,7 +263,7 @@ class PowerTile(RoleTile):
         p, depth = self.p, self.c.BLOCK_K
         first, second = (half // self.facts.per_column for half in self.halves)
         a = b = functools.partial(Box.of, p)
-        if p.groups == "k":  # whose steps end with a group
+        if p.groups == "k" and p.across:  # whose steps end with a group
             a, b = (functools.partial(Box.ragged, along=side) for side in "nm")
         return Boxes(
             a(p.a, self.rows, depth),

@@ -79,7 +79,8 @@ class Job:
     epilogue's; with swiglu or geglu, C has N / 2 columns; a `symmetric` C is square. The products
     of the `batch` are `groups` if that is m, n or k: what is cut. `scales` are the recipes of A's
     and of B's, "row,block2d", of operands of fp8_e4m3fn, fp8_e5m2 or int8, and sums of fp8 are
-    promoted unless they are `fast`. Raises ValueError where a value is not one of those known.
+    promoted unless they are `fast`; groups of K are in blocks then. Raises ValueError where a value
+    is not one of those known.
     """
 
     rung: str
@@ -239,6 +240,7 @@ def problem_of(job: Job) -> Problem:
         symmetric=job.symmetric,
         groups=job.groups,
         scales=scales,
+        in_blocks=bool(scales),
     )
 
 

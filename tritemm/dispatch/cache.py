@@ -113,7 +113,7 @@ def key(problem: Problem) -> str:
     matrices = " ".join(_matrix(m) for m in (p.a, p.b, p.c))
     pairs = f" {p.epilogue.activation}" if p.epilogue.per_column > 1 else ""
     half = " symmetric" if p.epilogue.symmetric else ""
-    cut = f" groups along {p.groups}" if p.groups else ""
+    cut = f" groups along {p.groups}" + " in blocks" * p.in_blocks if p.groups else ""
     scales = f" sums {p.sums}, scales {p.lines_per_scale}" if p.scales else ""
     how = f"{short_name(p.accumulate)} {p.precision}"
     return f"{sizes} {matrices} {how}{pairs}{half}{cut}{scales}"

@@ -72,18 +72,21 @@ def codes(x, scale, seed, nth, LARGEST: tl.constexpr, MANTISSA: tl.constexpr, DR
 
 @triton.jit
 def quantize_kernel(
-    x, values, scale, values_t, scale_t, seed, M, K, stride_m, stride_k, pitch, pitch_t,
+    x, values, scale, values_t, scale_t, seed, offs, ends,
+    count, M, K, stride_m, stride_k, pitch, pitch_t,
     scale_m, scale_k, scale_tm, scale_tk, next_x, next_values, next_scale,
     LARGEST: tl.constexpr, MANTISSA: tl.constexpr, LINES: tl.constexpr, FIND: tl.constexpr,
-    STORE: tl.constexpr, DRAW: tl.constexpr, TRANSPOSE: tl.constexpr, A: tl.constexpr,
-    B: tl.constexpr,
+    STORE: tl.constexpr, DRAW: tl.constexpr, TRANSPOSE: tl.constexpr, GROUPS: tl.constexpr,
+    A: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """Scales of a tile [A, B] of x and of its transpose, if `FIND`; their codes, if `STORE`.
 
     Further matrices begin `next_x`, `next_values` and `next_scale` elements on; of several there is
-    no transpose.
+    no transpose. The rows of `count` groups, GROUPS at most, end at `offs`, and the columns of the
+    transpose that they become at `ends`, multiples of A: zeros stand behind each.
     """
-    tiles, across = tl.cdiv(M, A) * tl.cdiv(K, B), tl.cdiv(K, B)
+    across = tl.cdiv(K, B)
+    tiles = tl.cdiv(M if GROUPS == 0 else pitch_t, A) * across
     # int64: M * K can pass 2**31
     nth_matrix = (tl.program_id(0) // tiles).to(tl.int64)
     tile = tl.program_id(0) % tiles
@@ -91,17 +94,24 @@ def quantize_kernel(
     before = nth_matrix * next_values
     i, j = (tile // across).to(tl.int64), (tile % across).to(tl.int64)
     nth, col = tl.arange(0, A), j * B + tl.arange(0, B)
+    first, last = i * A, M
+    if GROUPS > 0:
+        each = tl.arange(0, GROUPS)
+        group = tl.sum((tl.load(ends + each, each < count, other=2**31 - 1) <= first).to(tl.int32))
+        before_t = tl.load(ends + group - 1, group > 0, other=0)
+        first += tl.load(offs + group - 1, group > 0, other=0) - before_t
+        last = tl.load(offs + group, group < count, other=0)
     # Of a tile to be turned, a thread has rows A / 4 apart: these are neighbours in x.
-    row = i * A + (nth % (A // 4) * 4 + nth // (A // 4) if TRANSPOSE else nth)
+    row = first + (nth % (A // 4) * 4 + nth // (A // 4) if TRANSPOSE else nth)
     rows, cols = row[:, None], col[None, :]
-    tile = tl.load(x + rows * stride_m + cols * stride_k, (rows < M) & (cols < K), other=0)
-    line, inside = (row, row < M) if LINES else (i, i >= 0)
+    tile = tl.load(x + rows * stride_m + cols * stride_k, (rows < last) & (cols < K), other=0)
+    line, inside = (row, row < last) if LINES else (i, i >= 0)
     found = scale_of(tile, scale + line * scale_m + j * scale_k, inside, LARGEST, LINES, FIND)
     code = tile
     if STORE:
         four = (before + rows * pitch + j * B) // 4 + tl.arange(0, B // 4)[None, :]
         code = codes(tile, found, seed, four, LARGEST, MANTISSA, DRAW)
-        tl.store(values + before + rows * pitch + cols, code, mask=(rows < M) & (cols < pitch))
+        tl.store(values + before + rows * pitch + cols, code, mask=(rows < last) & (cols < pitch))
     if TRANSPOSE:
         tile = tl.reshape(tile if LINES else code, [4, A // 4, B])
         tile = tl.reshape(tl.permute(tile, [2, 1, 0]), [B, A])

@@ -75,7 +75,7 @@ def prepare(layer, weight, dtype: str, owners: int) -> str | None:
     del layer.weight
     vars(layer)["_tritemm_weight"] = kind, learns
     for name, tensor in zip(("weight", "weight_scale"), made, strict=True):
-        layer.register_buffer(name, tensor.contiguous())  # type: ignore[attr-defined]
+        layer.register_buffer(name, tensor.contiguous())
     return None
 
 

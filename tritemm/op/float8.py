@@ -42,7 +42,7 @@ def as_rows(x) -> torch.Tensor:
 def _product(a, a_scale, b, b_scale, offs, dtype, kernel, bias=None) -> torch.Tensor:
     """(a * a_scale) @ (b * b_scale).T + bias; each 128 terms of fp8 are added in fp32."""
     how = a.dtype != torch.int8, bias, None, "", 1.0, 1.0, kernel, dtype
-    return scaled(a, b.mT, a_scale, b_scale, offs, *how)
+    return scaled(a, b.mT, a_scale, b_scale, offs, True, *how)
 
 
 def _linear(x, weight, bias, a, a_scale, at, at_scale, b, b_scale, offs, recipe, dtype, kernel):
@@ -75,27 +75,36 @@ class _Linear(Derivatives):
 @once_differentiable
 def _gradients(ctx, grad, weight, scale, at, at_scale, offs):
     recipe, dtype, kernel, of_weight, of_bias = ctx.how
-    (lines, blocks, _), needs, turned = RECIPES[recipe], ctx.needs_input_grad, None
+    (lines, blocks, _), needs, turned = RECIPES[recipe], ctx.needs_input_grad, []
     rows, found = as_rows(grad), dict.fromkeys(range(len(needs)))
     if needs[1] and of_weight == torch.int8:  # whose scales are along what is summed over here
         found[1] = grad @ (weight * scale).to(grad.dtype)
     elif needs[1]:
-        g, g_scale, *turned = QUANTIZE(rows, dtype, lines, needs[2], None)
+        g, g_scale, *turned = QUANTIZE(
+            rows, dtype, lines, needs[2], None, offs if needs[2] else None
+        )
         w, w_scale = weight.mT, scale.mT  # of blocks of fp8
         if of_weight not in FP8:
             w, w_scale = QUANTIZE(w, E4M3, blocks, False, None)
         product = _product(g, g_scale, w, w_scale, offs, grad.dtype, kernel)
         found[1] = product.view(*grad.shape[:-1], weight.shape[-1])
     if needs[2]:
-        g, g_scale = turned or QUANTIZE(rows.mT, dtype, lines, False, None)
+        g, g_scale, *ends = turned or _transpose(rows, dtype, lines, offs)
         if at_scale is None:
-            at, at_scale = QUANTIZE(as_rows(at).mT, E4M3, lines, False, None)
-        found[2] = _product(g, g_scale, at, at_scale, offs, of_weight, kernel)
+            at, at_scale, *_ = _transpose(as_rows(at), E4M3, lines, offs)
+        found[2] = _product(g, g_scale, at, at_scale, ends[0] if ends else None, of_weight, kernel)
     if needs[3] and offs is None:
         found[3] = rows.sum(0, dtype=torch.float32).to(of_bias)
     elif needs[3]:
         found[3] = of_each_group(rows, offs, kernel).to(of_bias)
     return tuple(found.values())
+
+
+def _transpose(rows, dtype, lines, offs) -> list[torch.Tensor]:
+    """`rows` transposed and quantised; of groups, in blocks, and where these end."""
+    if offs is None:
+        return QUANTIZE(rows.mT, dtype, lines, False, None)
+    return QUANTIZE(rows, dtype, lines, True, None, offs)[2:]
 
 
 implement_whole(LINEAR, _linear, _fake, lambda keys, _, *args: _Linear.record(keys, *args))

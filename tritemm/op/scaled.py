@@ -1,9 +1,9 @@
 """The operator of products with scales: what torch's dispatcher, compilers and counters see.
 
 `tritemm::scaled_mm` is activation(alpha * (a * scale_a) @ (b * scale_b) + bias) + beta * residual
-of 8-bit operands, of each group where `offs` cuts them as it cuts those of `grouped_mm`. Scales are
-[lines, steps of K], or one such matrix for each group, as `of_lines` makes them. It has no
-derivatives, for its operands have none.
+of 8-bit operands, of each group where `offs` cuts them as it cuts those of `grouped_mm`; for
+`in_blocks` see `Problem`. Scales are [lines, steps of K], or one such matrix for each group, as
+`of_lines` makes them. It has no derivatives, for its operands have none.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from ..runtime.torch_private import untraced, without_gradient
 
 #: One of `RECIPES`, or torch's `ScalingType`.
 Recipe = Any
-_ARGUMENTS = "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? offs, bool promoted, "
-_ARGUMENTS += "Tensor? bias, Tensor? residual, str activation, float alpha, float beta, str kernel"
+_ARGUMENTS = "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? offs, bool in_blocks, "
+_ARGUMENTS += "bool promoted, Tensor? bias, Tensor? residual, str activation, float alpha, "
+_ARGUMENTS += "float beta, str kernel"
 SCALED = define(f"scaled_mm({_ARGUMENTS}, ScalarType out_dtype) -> Tensor")
 SCALED_OUT = define(f"scaled_mm_out({_ARGUMENTS}, *, Tensor(a!) out) -> ()")
 
@@ -34,7 +35,7 @@ def scaled(a, b, scale_a, scale_b, offs, *args, out=None) -> torch.Tensor:
 
     Without `out`, the last of the `args` is the result's type.
     """
-    if fast_path.unwatched(a, b, (scale_a, scale_b, offs, *args[1:3]), out):
+    if fast_path.unwatched(a, b, (scale_a, scale_b, offs, *args[2:4]), out):
         options = args if out is None else (*args, out.dtype)
         return _product(a, b, scale_a, scale_b, offs, *options, out=out)
     if out is None:
@@ -44,20 +45,20 @@ def scaled(a, b, scale_a, scale_b, offs, *args, out=None) -> torch.Tensor:
 
 
 @untraced
-def _product(a, b, scale_a, scale_b, offs, promoted, *args, out=None) -> torch.Tensor:
+def _product(a, b, scale_a, scale_b, offs, in_blocks, promoted, *args, out=None) -> torch.Tensor:
     *epilogue, kernel, out_dtype = args
     then, options = EpilogueInputs.made(a, b, *epilogue), (kernel, None, None, out_dtype)
     scales = scale_a, scale_b, promoted
     if offs is None:
         return product(a, b, out, options, then, Besides(None, scales))
-    return of_groups(a, b, out, options, then, Besides(offs.contiguous(), scales))
+    return of_groups(a, b, out, options, then, Besides(offs.contiguous(), scales, in_blocks))
 
 
 def _product_out(*args, out) -> None:
     _product(*args, out.dtype, out=out)
 
 
-def _fake(a, b, scale_a, scale_b, offs, promoted, *args) -> torch.Tensor:
+def _fake(a, b, scale_a, scale_b, offs, in_blocks, promoted, *args) -> torch.Tensor:
     groups = () if offs is None else (offs.shape[0],)
     return a.new_empty(result_shape(a, b, args[2], *groups), dtype=args[-1])
 

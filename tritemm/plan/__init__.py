@@ -17,13 +17,14 @@ from ..spec import Kernel
 def matrices(
     a, b, out, precision: str | None, accumulate: torch.dtype | None,
     then: EpilogueInputs = NOTHING, groups: str = "", scales: tuple | None = None,
+    in_blocks: bool = False,
 ):  # fmt: skip
     """The problem that computes `out` = a @ b, and the views of a, b, out that it describes.
 
     Those of the tensors of `then` follow: the bias, the residual.
     Batch dimensions that only `a` has become rows where memory allows it, so that a stack of
     matrices times one matrix is one large product. Operands are copied only where more than two
-    batch dimensions would remain. `groups` and `scales`: as of `Problem.of`.
+    batch dimensions would remain. `groups`, `scales` and `in_blocks`: as of `Problem.of`.
     """
     precision = resolve(precision, a.dtype)
     bias, residual, *_ = then
@@ -41,7 +42,7 @@ def matrices(
         try:
             problem = Problem.of(
                 a_, b_, out_, precision=precision, accumulate=accumulate, residual=residual_,
-                groups=groups, scales=scales, **then.fields,
+                groups=groups, scales=scales, in_blocks=in_blocks, **then.fields,
             )  # fmt: skip
         except ValueError:
             continue

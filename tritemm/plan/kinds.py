@@ -151,8 +151,8 @@ def product(
         c = torch.empty(shape, dtype=options[-1], device=a.device)
     if not plan.is_trivial(min((a.shape[-1], *besides.groups)), c):  # no K, or no groups
         _, precision, accumulate, _ = options
-        groups, scales = form_of(a, b) if besides.groups else "", besides.scales
-        problem, *views = plan.matrices(a, b, c, precision, accumulate, then, groups, scales)
+        more = form_of(a, b) if besides.groups else "", besides.scales, besides.in_blocks
+        problem, *views = plan.matrices(a, b, c, precision, accumulate, then, *more)
         if kind is None:
             kind = Plan(a, b, c, options, problem)
         if kind.apart:

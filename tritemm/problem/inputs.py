@@ -129,11 +129,13 @@ NOTHING = EpilogueInputs()
 class Besides(NamedTuple):
     """What a product has beside its operands: where groups end, and the scales of 8-bit operands.
 
-    `scales` are those of a and b, and whether sums are promoted, as of `Problem.of`.
+    `scales` are those of a and b, and whether sums are promoted, and groups of K are `in_blocks`,
+    as of `Problem.of`.
     """
 
     offs: torch.Tensor | None = None
     scales: tuple[torch.Tensor, torch.Tensor, bool] | None = None
+    in_blocks: bool = False
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -156,7 +158,7 @@ class Besides(NamedTuple):
     def key(self) -> tuple:
         """All that decides what runs."""
         lie = tuple((t.shape, t.stride(), t.data_ptr() % 16 == 0) for t in self.tensors)
-        return lie, self.scales and self.scales[2]
+        return lie, self.scales and self.scales[2], self.in_blocks
 
 
 #: Nothing beside the operands.

@@ -38,7 +38,8 @@ class Problem:
 
     The products of a batch may be `groups`: A's and C's rows ("m"), B's and C's columns ("n"), or
     K ("k") are those of all groups together, one after another, cut where a tensor says. What is
-    cut has no batch stride.
+    cut has no batch stride. Groups of K are `in_blocks` if each begins and ends at a multiple of
+    128, which the caller knows.
 
     Operands of 8 bits may have `scales`.
     """
@@ -56,11 +57,12 @@ class Problem:
     epilogue: EpilogueSpec = PLAIN
     groups: str = ""
     scales: Scales | None = None
+    in_blocks: bool = False
 
     @staticmethod
     def of(
         a, b, c, *, accumulate=None, precision="ieee", device: Device | None = None,
-        residual=None, groups: str = "", scales=None, **epilogue,
+        residual=None, groups: str = "", scales=None, in_blocks=False, **epilogue,
     ) -> Problem:  # fmt: skip
         """The problem of `a` [..., M, K], `b` [..., K, N] and `c`, equal batch dims.
 
@@ -96,8 +98,9 @@ class Problem:
             of_a_lines, of_b_lines, promoted = scales
             scales = Scales.of(of_a_lines, of_b_lines, promoted and K > BLOCK)
         return Problem(
-            M, N, K, sizes, of_a, of_b, of_c, accumulate, precision, device, spec, groups, scales
-        )
+            M, N, K, sizes, of_a, of_b, of_c, accumulate, precision, device, spec, groups, scales,
+            in_blocks and groups == "k",
+        )  # fmt: skip
 
     def __hash__(self) -> int:
         return self._hash
@@ -107,7 +110,7 @@ class Problem:
         """Kept, because many tables are asked for a new problem."""
         sizes = self.M, self.N, self.K, self.batches
         how = self.accumulate, self.precision, self.device, self.epilogue, self.groups, self.scales
-        return hash((*sizes, self.a, self.b, self.c, *how))
+        return hash((*sizes, self.a, self.b, self.c, *how, self.in_blocks))
 
     def __getstate__(self) -> dict:
         """The fields alone, for pickle: hashes differ between processes."""
@@ -192,7 +195,7 @@ class Problem:
             self.accumulate, self.precision, self.device,
             PLAIN if self.epilogue == PLAIN else self.epilogue.transposed(),
             {"m": "n", "n": "m"}.get(self.groups, self.groups),
-            self.scales and self.scales.transposed(),
+            self.scales and self.scales.transposed(), self.in_blocks,
         )  # fmt: skip
         vars(other)["_transposed"] = self
         return other
@@ -223,8 +226,11 @@ class Problem:
 
     @property
     def across(self) -> dict[str, str]:
-        """How operands that are cut into groups have to be stored, so that no line is cut."""
-        if self.groups == "k":
+        """How operands that are cut into groups have to be stored, so that no line is cut.
+
+        WGMMA reads fp8 along K alone, so groups `in_blocks` are whole parts of a line.
+        """
+        if self.groups == "k" and not (self.in_blocks and self.is_fp8):
             return {"a": "T", "b": "N"}
         return {"m": {"a": "N"}, "n": {"b": "T"}}.get(self.groups, {})
 
@@ -304,6 +310,7 @@ class Problem:
     def __str__(self) -> str:
         batch = f"{self.batch} x " if self.batch > 1 and not self.groups else ""
         cut = f", {self.batch} groups along {self.groups.upper()}" if self.groups else ""
+        cut += " in blocks" * self.in_blocks
         types = "{} x {} -> {}".format(*(short_name(m.dtype) for m in (self.a, self.b, self.c)))
         precision = f" ({self.precision})" if self.a.dtype == torch.float32 else ""
         then = f"; {self.scales}" if self.scales else ""

@@ -8,7 +8,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from .language import Value, aggregate, async_store, tma_store_wait
-from .memory import as_box, buffers, corner, tile_view
+from .memory import as_box, buffers, corner, in_blocks, tile_view
 from .offsets import batch_offset, widen
 from .subtile import finish_piece, pieces_of
 
@@ -58,6 +58,8 @@ class Epilogue:
         """Store consumer `WHICH`'s accumulator, slab `SLAB` of the tile and those below it."""
         SHAPE: gl.constexpr = self.SHAPE
         PIECES: gl.constexpr = SHAPE.BLOCK_N // (SHAPE.EPI_N * (1 + SHAPE.GATED))
+        if in_blocks(SHAPE):
+            acc = unit.checked(acc)
         pieces = pieces_of(acc, SHAPE)
         batch = ()
         for i in gl.static_range(len(pieces)):

@@ -5,6 +5,7 @@ and N a group's tiles begin where it begins. What a tile loads behind its group'
 or columns that are not stored: TMA is told of C that it ends with the group, by a map of 2**30
 lines, whose last is the group's (`arch.lines.Box.ragged`). The rest has nothing to multiply: its
 tiles are loaded from beyond A and B, where TMA reads zeros, as are elements of K beyond a group.
+Groups of K of fp8 are whole blocks of 128, which the caller says; what isn't so becomes NaN.
 """
 
 from triton.experimental import gluon
@@ -12,7 +13,9 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_wait
 
 from .language import Value, aggregate
+from .memory import in_blocks
 from .raster import bounds, raster
+from .scales import BLOCK as CUT
 from .scheduler import Scheduler
 
 #: Lines of a map that ends with a group; no matrix has as many.
@@ -46,7 +49,9 @@ class GroupUnit:
     def loaded_from(self):
         """Batch indices, row, column and k at which its loads begin."""
         b0, b1, row, col, k = self.b0, self.b1, self.row, self.col, 0
-        if self.SHAPE.GROUPS == "k":
+        if in_blocks(self.SHAPE):
+            b1, k = 0, gl.where(self.begin < self.end, 0, LINES)
+        elif self.SHAPE.GROUPS == "k":
             b0, b1, k = LINES, self.end, LINES - (self.end - self.begin)
         else:
             beyond = gl.where(self.rest, LINES, 0)
@@ -79,6 +84,21 @@ class GroupUnit:
     def finished(self, M, N):
         """As much of M x N as a bias and scales are for: nothing of the rest."""
         return gl.where(self.rest, 0, M), gl.where(self.rest, 0, N)
+
+    @gluon.jit
+    def multiplied(self, M, N):
+        """As much of M x N as scales of blocks are for: nothing of a group of no terms."""
+        nothing = self.rest | (self.begin >= self.end)
+        return gl.where(nothing, 0, M), gl.where(nothing, 0, N)
+
+    @gluon.jit
+    def checked(self, acc):
+        """Its accumulators, or NaN where the group is not of whole blocks of K."""
+        done = ()
+        factor = gl.where((self.begin | self.end) % CUT == 0, 1.0, float("nan"))
+        for i in gl.static_range(len(acc)):
+            done += (acc[i] * factor,)
+        return done
 
     @gluon.jit
     def bias(self, bias_ptr, M, N):
@@ -182,7 +202,10 @@ class Groups:
         row += pid_m * SHAPE.BLOCK_M
         col += pid_n * SHAPE.BLOCK_N
         zero, rest = gl.to_tensor(0), group == count
-        return GroupUnit(zero, self.steps(i), zero, group, row, col, begin, end, rest, SHAPE)
+        skipped = zero
+        if in_blocks(SHAPE):  # steps of all K that come before the group's
+            skipped = gl.where(begin < end, begin // SHAPE.BLOCK_K, 0)
+        return GroupUnit(skipped, self.steps(i), zero, group, row, col, begin, end, rest, SHAPE)
 
 
 @gluon.jit

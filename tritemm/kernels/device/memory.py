@@ -31,6 +31,12 @@ def in_bytes(type_):
 
 
 @gluon.constexpr_function
+def in_blocks(shape):
+    """Whether groups are along K, of operands that WGMMA reads along K alone: whole blocks."""
+    return shape.GROUPS == "k" and in_bytes(shape.TYPE.value)
+
+
+@gluon.constexpr_function
 def acc_type(type_):
     """The accumulator's type, of operands of this type in PTX."""
     return gl.int32 if type_[0] == "s" else gl.float32

@@ -35,6 +35,11 @@ class Unit:
         """As much of M x N as a bias and scales are for."""
         return M, N
 
+    @gluon.jit
+    def multiplied(self, M, N):
+        """As much of M x N as scales of blocks are for."""
+        return M, N
+
 
 @gluon.constexpr_function
 def cluster_tile(cluster, shared, rows, columns):
