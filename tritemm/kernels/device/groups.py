@@ -15,7 +15,7 @@ from triton.language.extra.cuda import gdc_wait
 from .language import Value, aggregate
 from .memory import in_blocks
 from .raster import bounds, raster
-from .scales import BLOCK as CUT
+from .scales import BLOCK
 from .scheduler import Scheduler
 
 #: Lines of a map that ends with a group; no matrix has as many.
@@ -86,18 +86,12 @@ class GroupUnit:
         return gl.where(self.rest, 0, M), gl.where(self.rest, 0, N)
 
     @gluon.jit
-    def multiplied(self, M, N):
-        """As much of M x N as scales of blocks are for: nothing of a group of no terms."""
-        nothing = self.rest | (self.begin >= self.end)
-        return gl.where(nothing, 0, M), gl.where(nothing, 0, N)
-
-    @gluon.jit
     def checked(self, acc):
-        """Its accumulators, or NaN where the group is not of whole blocks of K."""
+        """Its accumulators: zeros of no terms, NaN of a group that isn't whole blocks of K."""
+        some, whole = self.begin < self.end, (self.begin | self.end) % BLOCK == 0
         done = ()
-        factor = gl.where((self.begin | self.end) % CUT == 0, 1.0, float("nan"))
         for i in gl.static_range(len(acc)):
-            done += (acc[i] * factor,)
+            done += (gl.where(some, acc[i] * gl.where(whole, 1.0, float("nan")), 0.0),)
         return done
 
     @gluon.jit
@@ -131,18 +125,18 @@ class Groups:
         gdc_wait()
         work = self
         if self.SHAPE.GROUPS != "k":
-            BLOCK: gl.constexpr = (
+            SIDE: gl.constexpr = (
                 self.SHAPE.BLOCK_M if self.SHAPE.GROUPS == "m" else self.SHAPE.BLOCK_N
             )
             MOST: gl.constexpr = self.SHAPE.MOST_GROUPS
             layout: gl.constexpr = gl.BlockedLayout([MOST // 32], [32], [gl.num_warps()], [0])
             group, count = gl.arange(0, MOST, layout), self.dense.B1
             begin, end = bounds(self.offs_ptr, group, count, self.size)
-            bands = gl.where(group < count, gl.cdiv(end - begin, BLOCK), 0)
+            bands = gl.where(group < count, gl.cdiv(end - begin, SIDE), 0)
             before = gl.associative_scan(bands, 0, add) - bands
             full = gl.sum(bands, 0)
             begin, end = bounds(self.offs_ptr, count, count, self.size)
-            more = gl.cdiv(end - begin, BLOCK)
+            more = gl.cdiv(end - begin, SIDE)
             work = Groups(
                 self.dense, self.offs_ptr, self.size, self.across, before, full, full + more,
                 self.SHAPE,

@@ -45,7 +45,7 @@ class ScaleRing:
         COLUMNS: gl.constexpr = pieces(SHAPE)[1]
         STEP: gl.constexpr = 1 if SHAPE.B_LINES == 1 else WIDTH
         args = self.args
-        M, N = unit.multiplied(self.M, self.N)
+        M, N = unit.finished(self.M, self.N)
         at = stage * (ROWS + COLUMNS)
         step += unit.first
         each = gl.arange(0, PIECE, gl.BlockedLayout([1], [32], [1], [0]))

@@ -35,11 +35,6 @@ class Unit:
         """As much of M x N as a bias and scales are for."""
         return M, N
 
-    @gluon.jit
-    def multiplied(self, M, N):
-        """As much of M x N as scales of blocks are for."""
-        return M, N
-
 
 @gluon.constexpr_function
 def cluster_tile(cluster, shared, rows, columns):
@@ -54,7 +49,7 @@ def tile_of(shape):
 
 
 @gluon.constexpr_function
-def group_of(shape):
+def group_rows(shape):
     """Tile rows in a group; of clusters, as many as are as high as GROUP_M tiles of 128 rows."""
     return shape.GROUP_M if shape.CLUSTER == 1 else max(1, 128 * shape.GROUP_M // tile_of(shape)[0])
 
@@ -106,7 +101,7 @@ class Scheduler:
         """Batch indices, first row and first column of this program's share of `tile`."""
         SHAPE: gl.constexpr = self.SHAPE
         TILE: gl.constexpr = tile_of(SHAPE)
-        GROUP: gl.constexpr = group_of(SHAPE)
+        GROUP: gl.constexpr = group_rows(SHAPE)
         M, N, B1 = self.M, self.N, self.B1
         pid, b0, b1 = split_batch(tile, M, N, B1, TILE[0], TILE[1], SHAPE.BATCHED, SHAPE.TRIANGULAR)
         if SHAPE.TRIANGULAR:
