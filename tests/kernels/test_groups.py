@@ -88,6 +88,7 @@ def test_every_rung_that_can(kernel, form, sizes, n, k, dtype, layout, request):
         check(form, c, a, b, offs, precision=precision)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kernel", [k for k in ABLE if DEVICE == "cuda" or k.interpreted], ids=str)
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize(("m", "n"), [(8, 72), (72, 8), (136, 264)])
@@ -164,6 +165,7 @@ def test_no_group_reads_another(form, dtype):
                 assert torch.equal(found, want)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("count", [1, 257, 1500 if DEVICE == "cuda" else 300])
 @pytest.mark.parametrize("form", "mk")
 def test_any_number_of_groups(form, count):
@@ -193,6 +195,7 @@ def test_what_follows_in_any_type(dtype):
         assert tritemm.grouped_mm(a, b, offs=wrong, bias=bias).shape == (20, 16)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("sizes", [SIZES["rest"], SIZES["last"]], ids=["rest", "last"])
 @pytest.mark.parametrize("activation", ["", "relu", "gelu", "silu", "swiglu", "geglu"])
 @pytest.mark.parametrize("bias", [False, True])

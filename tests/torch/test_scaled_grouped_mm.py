@@ -92,6 +92,7 @@ def test_recipes(form, recipes):
     assert half.dtype == torch.bfloat16 and torch.equal(half, c.bfloat16())
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kernel", [rung_param(k) for k in ABLE if k.limits.groups])
 @pytest.mark.parametrize("form", "mk")
 @pytest.mark.parametrize(
@@ -134,6 +135,7 @@ def test_types_strides_and_fast_sums(form, types, stored):
     check(form, c, a, b, offs, scales, promoted=False)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("form", "mk")
 @pytest.mark.parametrize("activation", [None, "silu", "swiglu"])
 def test_what_follows(form, activation):
@@ -227,6 +229,7 @@ def test_an_empty_group_that_begins_where_the_scales_end():
     assert c.isfinite().all() and not c[2].count_nonzero() and c[:2].count_nonzero()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("sizes", [(9, 0, 140, 130, 1), (300, 0), (0, 5, 128)], ids=str)
 def test_groups_of_k_in_blocks(sizes):
     """What `quantize` makes of rows that are cut, multiplied along them."""
