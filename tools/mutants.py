@@ -258,7 +258,7 @@ FAULTS = (
     ),
     Fault(
         "a group along K takes in the end of the one before", "kernels/k21_scaled.py",
-        "inside &= k >= first_k - base_k", "inside &= k >= 0",
+        "(k >= first_k - base_k) & (k < last_k - base_k)", "k < last_k - base_k",
         GROUPED, "scaled and k", "scaled",
     ),
     Fault(

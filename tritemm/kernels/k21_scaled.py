@@ -85,11 +85,14 @@ def scaled_kernel(
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     for step in tl.range(0, steps, num_stages=STAGES):
         k = tl.arange(0, BLOCK_K) + step * BLOCK_K
-        inside = k < last_k - base_k
-        if GROUPS == "k":
-            inside &= k >= first_k - base_k
+        inside = k < (K if GROUPS == "k" else last_k) - base_k
         a = tl.load(a_ptrs, mask=inside[None, :], other=0.0)  # [BLOCK_M, BLOCK_K]
         b = tl.load(b_ptrs, mask=inside[:, None], other=0.0)  # [BLOCK_K, BLOCK_N]
+        if GROUPS == "k":  # loads are wide: what is of other groups becomes 0 in registers
+            inside = (k >= first_k - base_k) & (k < last_k - base_k)
+            zero = tl.full((1, 1), 0, tl.int8)
+            a = tl.where(inside[None, :], a, zero.to(a.dtype, bitcast=True))
+            b = tl.where(inside[:, None], b, zero.to(b.dtype, bitcast=True))
         if SUMS == "whole":
             acc = dot(a, b, acc, PRECISION)
         else:
