@@ -14,8 +14,8 @@ STAMP := ready-$(notdir $(PYTHON))
 PY := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
 READY := $(if $(VENV),$(VENV)/$(STAMP))
 SETUP_FILES := pyproject.toml constraints.txt tools/setup.sh
-# Of tests with many cases one in sixteen, unless all combinations are asked for.
-WIDE = --wide $(if $(filter all,$(TRITEMM_SWEEP)),1,16)
+# Of tests with many cases one in twenty, unless all combinations are asked for.
+WIDE = --wide $(if $(filter all,$(TRITEMM_SWEEP)),1,20)
 # One worker more than cores, since some tests wait for processes of their own, and one torch thread
 # per worker; a Python without xdist (VENV=) runs one process.
 workers = import os, xdist; print("-n", os.cpu_count() + 1, "--dist worksteal")
@@ -33,7 +33,7 @@ test: $(READY)  ## the suite
 
 test-oldest: .venv-oldest/$(STAMP)  ## a part of what depends on torch or Triton, on the oldest pair
 	@export TRITEMM_RELEASES='$(OLDEST)'; \
-		$(call pytest,.venv-oldest/bin/python,--one-in 16 -m 'not once')
+		$(call pytest,.venv-oldest/bin/python,--one-in 20 -m 'not once')
 
 test-latest: .venv-latest/$(STAMP)  ## what depends on Triton, on the newest Triton
 	@export TRITEMM_RELEASES='$(LATEST)'; $(call pytest,.venv-latest/bin/python,-m latest)

@@ -90,9 +90,8 @@ def scaled_kernel(
         b = tl.load(b_ptrs, mask=inside[:, None], other=0.0)  # [BLOCK_K, BLOCK_N]
         if GROUPS == "k":  # loads are wide: what is of other groups becomes 0 in registers
             inside = (k >= first_k - base_k) & (k < last_k - base_k)
-            zero = tl.full((1, 1), 0, tl.int8)
-            a = tl.where(inside[None, :], a, zero.to(a.dtype, bitcast=True))
-            b = tl.where(inside[:, None], b, zero.to(b.dtype, bitcast=True))
+            a = tl.where(inside[None, :], a, tl.zeros((1, 1), a.dtype))
+            b = tl.where(inside[:, None], b, tl.zeros((1, 1), b.dtype))
         if SUMS == "whole":
             acc = dot(a, b, acc, PRECISION)
         else:

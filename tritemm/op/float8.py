@@ -2,8 +2,8 @@
 
 x and the weight come with themselves quantised, so that compiled code quantises once what several
 layers are given. Backward keeps x.T in 8 bits, or x if that wasn't made, and the weight as it is,
-for it may be sharded.
-Where `offs` cuts rows into groups, each has a weight and a bias of its own, and blocks have scales.
+for it may be sharded. Where `offs` cuts rows into groups, each has a weight and a bias of its own,
+and blocks have scales.
 """
 
 from __future__ import annotations

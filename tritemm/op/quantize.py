@@ -50,7 +50,7 @@ def _quantize(x, dtype, scaling: str, transpose: bool, seed, offs=None) -> list[
     if part != scaling:  # the largest scale of its parts
         made[1::2] = [s.amax(1)[:, None] if scaling == "row" else s.amax() for s in made[1::2]]
         _launch(x, made, scaling, seed, find=False, store=True)
-    return made if groups is None else [*made, groups[1][:-1].clone()]
+    return made if groups is None else [*made, groups[1][:-1]]
 
 
 def _launch(x, made, scaling: str, seed, find: bool, store: bool, groups=None) -> None:
@@ -74,20 +74,16 @@ def _launch(x, made, scaling: str, seed, find: bool, store: bool, groups=None) -
     count = 0 if groups is None else len(offs)
     numbers = (
         count, M, K, *x.stride()[-2:], values.stride(-2), values_t.stride(-2), *steps[0], *steps[1],
-        *following,
-        *TYPES[values.dtype], scaling in ("row", "block"), find, store, draws, len(made) == 4,
-        triton.next_power_of_2(count) if count else 0, a, b,
+        *following, *TYPES[values.dtype], scaling in ("row", "block"), find, store, draws,
+        len(made) == 4, triton.next_power_of_2(count) if count else 0, a, b,
     )  # fmt: skip
     codes, codes_t = values.view(torch.uint8), values_t.view(torch.uint8)
     tensors = x, codes, scale, codes_t, scale_t, seed if draws else x, offs, ends
     # 64 elements per thread, or 32 with as many random numbers; registers for 16 warps on an SM.
     registers = 128 if x.dtype.itemsize == 2 and not draws else None
     options = {"num_warps": min(16, a * b >> (10 if draws else 11)), "maxnreg": registers}
-    grid = (
-        triton.cdiv(M if groups is None else values_t.shape[1], a)
-        * triton.cdiv(K, b)
-        * math.prod(batch),
-    )
+    rows = M if groups is None else values_t.shape[1]
+    grid = (triton.cdiv(rows, a) * triton.cdiv(K, b) * math.prod(batch),)
     key = numbers, *((t.dtype, t.data_ptr() & 15) for t in tensors)
     named = list(zip(quantize_kernel.arg_names, (*tensors, *numbers), strict=True))
     with torch.cuda.device_of(x):
