@@ -33,10 +33,11 @@ def linear_8bit(
         told = ", ".join(f"{list(t.shape)} on {t.device}" for t in given)
         raise RuntimeError(f"input, weight and bias are {told}; [..., K], [N, K] and [N] can be")
     turn = compute_requires_grad(weight)
-    if torch.jit.is_tracing() or is_exporting():  # of any number of rows; backward turns x then
-        turn = False
-    elif not is_dynamo_compiling():  # an inner transform doesn't tell what an outer one needs
-        turn = turn or (in_transform() and scale is None and known is None)
+    if not is_dynamo_compiling():
+        if torch.jit.is_tracing() or is_exporting():  # of any number of rows; backward turns x then
+            turn = False
+        else:  # an inner transform doesn't tell what an outer one needs
+            turn = turn or (in_transform() and scale is None and known is None)
     lines, blocks, usual = RECIPES[recipe if scale is None else "row"]
     kind, rows = "fp8" if scale is None else "int8", as_rows(x)
     made = quantize(rows, kind, lines, transpose=turn, offs=offs if turn else None)

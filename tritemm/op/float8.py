@@ -35,8 +35,8 @@ LINEAR = define(
 
 
 def as_rows(x) -> torch.Tensor:
-    """`x` [..., K] as a matrix; torch.vmap has no rule for `flatten`."""
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    """`x` [..., K] as a matrix."""
+    return torch.atleast_2d(x).flatten(0, -2)
 
 
 def _product(a, a_scale, b, b_scale, offs, dtype, kernel, bias=None) -> torch.Tensor:
