@@ -101,7 +101,7 @@ def test_recipes(form, recipes):
     ids="-".join,
 )
 def test_every_config(kernel, form, recipes):
-    """Of each rung, as it is and swapped, whose columns are cut then."""
+    """Configs of each rung, as they are and swapped, by which columns are cut."""
     a, b, offs, scales, _ = called(form, recipes, n=136, k=400, sizes=(130, 0, 257, 122))
     shape = result_shape(a, b, "", len(offs))
     ways = itertools.product((True, False)[: 1 + (recipes[0] == "row")], (False, True))

@@ -86,8 +86,8 @@ def scaled_mm(
     >>> tritemm.scaled_mm(a, a.mT, two, "tensor", two, "tensor").tolist()
     [[12.0, 12.0], [12.0, 12.0]]
     """
-    scale_a, scale_recipe_a = _one("scale_a", scale_a), _one("scale_recipe_a", scale_recipe_a)
-    scale_b, scale_recipe_b = _one("scale_b", scale_b), _one("scale_recipe_b", scale_recipe_b)
+    scales = _unwrapped(scale_a, scale_recipe_a, scale_b, scale_recipe_b)
+    scale_a, scale_recipe_a, scale_b, scale_recipe_b = scales
     given = (mat_a, mat_b, scale_a, scale_b, bias, residual, out)
     tensors = tuple(t for t in given if t is not None)
     if has_torch_function(tensors):
@@ -98,8 +98,7 @@ def scaled_mm(
             config=config,
         )  # fmt: skip
     _check_as_stored(swizzle_a, swizzle_b, contraction_dim)
-    scales = scale_a, scale_recipe_a, scale_b, scale_recipe_b
-    of_a, of_b, promoted = scales_of(mat_a, mat_b, scales, use_fast_accum)
+    of_a, of_b, promoted = _of_matrices(mat_a, mat_b, scales, use_fast_accum)
     dtype = output_type(output_dtype)
     after = bias, activation, residual, alpha, beta, False
     a, b = (t.view(FP8[0]) for t in (mat_a, mat_b))  # of whatever type, what follows is in fp32
@@ -172,8 +171,8 @@ def scaled_grouped_mm(
     ... ).tolist()
     [[2.0], [2.0], [2.0]]
     """
-    scale_a, scale_recipe_a = _one("scale_a", scale_a), _one("scale_recipe_a", scale_recipe_a)
-    scale_b, scale_recipe_b = _one("scale_b", scale_b), _one("scale_recipe_b", scale_recipe_b)
+    scales = _unwrapped(scale_a, scale_recipe_a, scale_b, scale_recipe_b)
+    scale_a, scale_recipe_a, scale_b, scale_recipe_b = scales
     given = (mat_a, mat_b, scale_a, scale_b, bias, offs, out)
     tensors = tuple(t for t in given if t is not None)
     if has_torch_function(tensors):
@@ -236,8 +235,13 @@ def scales_of(
     for name, value in others.items():
         if value:
             raise ValueError(f"{name}={value!r} is not for products with scales; leave it out")
+    return _of_matrices(a, b, _unwrapped(*scales), fast)
+
+
+def _of_matrices(a, b, scales: tuple, fast: bool) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """The same of `_unwrapped` scales."""
     _check_operands("scaled_mm", a, b)
-    scale_a, recipe_a, scale_b, recipe_b = (_one("scales", each) for each in scales)
+    scale_a, recipe_a, scale_b, recipe_b = scales
     of_a = of_lines("scale_a", scale_a, recipe_a, a, a.shape[0], a.shape[1])
     of_b = of_lines("scale_b", scale_b, recipe_b, b, b.shape[1], a.shape[1])
     return of_a, of_b, _promoted(a, of_a, of_b, fast)
@@ -256,6 +260,14 @@ def output_type(asked: torch.dtype | None) -> torch.dtype:
     if dtype not in REAL:
         raise ValueError(f"output_dtype is {dtype}; {', '.join(map(str, REAL))} are possible")
     return dtype
+
+
+def _unwrapped(scale_a, recipe_a, scale_b, recipe_b) -> tuple:
+    """Scales and recipes, of which each may have come in a list."""
+    return (
+        _one("scale_a", scale_a), _one("scale_recipe_a", recipe_a),
+        _one("scale_b", scale_b), _one("scale_recipe_b", recipe_b),
+    )  # fmt: skip
 
 
 def _one(name: str, value):
