@@ -240,12 +240,12 @@ FAULTS = (
     # Scales
     Fault(
         "the scales of a step are those of the first", "kernels/device/scale_ring.py",
-        "        step += unit.first\n", "        step = unit.first + 0 * step\n",
+        "self.args, step + unit.first", "self.args, 0 * step + unit.first",
         SCALED, "warp_specialized", "warp_specialized",
     ),
     Fault(
         "the second slab of rows has the scales of the first", "kernels/device/scale_ring.py",
-        "SLAB % TWO * SHAPE.ROWS, SHAPE.ROWS", "0, SHAPE.ROWS", SCALED, CLUSTER, "cluster",
+        "slice(SLAB * SHAPE.ROWS, SHAPE.ROWS)", "slice(0, SHAPE.ROWS)", SCALED, CLUSTER, "cluster",
     ),
     Fault(
         "of promoted sums the last step is left", "kernels/device/promote.py",
@@ -253,7 +253,7 @@ FAULTS = (
     ),
     Fault(
         "columns have no scales", "kernels/k21_scaled.py",
-        "partial *= of_a * of_b\n", "partial *= of_a\n",
+        "of_a * b_scale(args, group, offs_n, of_columns, block, B_LINES)", "of_a",
         SCALED, "scaled]", "scaled",
     ),
     Fault(
@@ -268,7 +268,7 @@ FAULTS = (
     ),
     Fault(
         "each group has the first one's scales of columns", "kernels/device/scale_ring.py",
-        "args.sb_strides, unit.b1, at_n", "args.sb_strides, unit.b0, at_n",
+        "args.sb_strides, unit.b1,", "args.sb_strides, unit.b0,",
         GROUPED, "warp_specialized", "warp_specialized",
     ),
     Fault(

@@ -88,7 +88,7 @@ def _language(memory: list[int], scales: tuple[int, ...], bits: int, stored: lis
         "tl": words, "range": range, "dot": dot, "BLOCK": STEP, "widen": lambda x, wide: x,
         "split_batch": lambda *_: (0, 0, 0), "raster": lambda *_: (0, 0),
         "batch_offset": lambda *_: 0, "Strides": nothing, "ScaleStrides": nothing,
-        "EpilogueArgs": nothing, "as_column": int, "as_row": int,
+        "EpilogueArgs": nothing,
         "a_scale": lambda args, b1, rows, M, k, lines: scales[k],
         "b_scale": lambda *_: 1, "apply_epilogue": lambda acc, *_: acc,
         "store": lambda ptr, acc, *_: stored.append(acc.item()),

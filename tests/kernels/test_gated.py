@@ -223,7 +223,7 @@ def test_the_bound_finds_one_wrong_element():
         assert budget.check(by_steps, a, b, ending=ending_of(activation), stepwise=True).ok
         c[3, 5] += 0.03 * c.abs().max()
         verdict = budget.check(c, a, b, ending=ending_of(activation))
-        assert str(verdict).startswith("1 of 384 elements are wrong; at (3, 5)")
+        assert str(verdict).startswith("1 of 384 elements are wrong, all between (3, 5) and (3, 5)")
 
 
 # What it compiles to

@@ -67,7 +67,7 @@ def configs_of(kernel, problem):
         view = problem.transposed() if swap else problem
         if kernel.why_not(view) is None:
             every = kernel.configs(view)
-            found += [dataclasses.replace(c, SWAP=swap) for c in {*every[:6], *every[-2:]}]
+            found += [dataclasses.replace(c, SWAP=swap) for c in {*every[:2], *every[-1:]}]
     assert all(why_not(kernel, c.view(problem), c) is None for c in found)
     return found
 
@@ -136,7 +136,8 @@ def test_nothing_of_neighbours_is_read(kernel):
 def code_jobs():
     """What each rung multiplies with scales, in its config for large problems.
 
-    The tile of cluster_pingpong is left out: its epilogue puts two words aside.
+    Left out are the tile of cluster_pingpong, whose epilogue puts two words aside, and groups of
+    rows with scales of blocks, whose producer does so for each tile (Triton 3.6).
     """
     for kernel, sums, dtype, groups in itertools.product(
         ABLE, ("whole", "promoted", "block"), ("fp8_e4m3fn", "int8"), ("", "m", "k")
@@ -148,7 +149,8 @@ def code_jobs():
             "groups": groups,
             "batch": (16,) * bool(groups),
         }
-        if kernel.name == "cluster_pingpong" or (dtype == "int8" and sums != "whole"):
+        aside = kernel.name == "cluster_pingpong" or (sums, groups) == ("block", "m")
+        if aside or (dtype == "int8" and sums != "whole"):
             continue
         more["fast"] = sums == "whole" and dtype != "int8"
         job = asm.Job(kernel.name, layout="NT", dtype=dtype, **more)

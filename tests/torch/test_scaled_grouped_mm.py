@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tritemm
+from tests.dispatch.choosing import H200
 from tests.groups import bounds, offsets
 from tests.harness import DEVICE, Guarded, assert_right, rung_param
 from tests.kernels.test_scaled import (
@@ -120,6 +121,21 @@ def test_every_config(kernel, form, recipes):
             plan.run(kernel, problem, config, a, b, out, offs, *scales)
             guarded.assert_untouched_outside()
             check(form, out, a, b, offs, scales, promoted)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_columns_that_share_a_scale_are_not_cut(recipe):
+    """Tiles of groups begin anywhere, and with Gluon the columns of one share scales of 128."""
+    a, b, offs, scales, _ = called("m", (recipe, "block"))
+    shape = result_shape(a, b, "", len(offs))
+    c = torch.empty(shape, device=a.device)
+    problem = Problem.of(a, b, c, groups="m", scales=(*scales, True), device=H200)
+    swapped = problem.transposed()
+    for kernel in ABLE:
+        if not kernel.interpreted:
+            said = "columns are cut into groups" in (kernel.why_not(swapped) or "")
+            cuts = kernel.why_not(problem) is None
+            assert said == (recipe == "block2d" and cuts)
 
 
 @pytest.mark.wide

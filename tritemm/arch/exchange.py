@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from ..problem import Config, Constraint, Device, Problem, field
+from ..problem import BLOCK, Config, Constraint, Device, Problem, field
 from . import sm90
 from .clusters import HOLDS_COLUMNS, RING, TILE, WARPS, ClusterTile
 from .gpus import clusters_at_once
 from .limits import PARTS
 from .lines import once_per
 from .roles import Facts, config_of, cut, facts, piece_columns
+from .scaled import IN_BLOCKS, WHOLE_K
 
 #: BLOCK_M, BLOCK_N, BLOCK_K of 16-bit elements, and the warps of a tile; as many stages as fit.
 Numbers = tuple[int, int, int, int]
@@ -40,6 +41,8 @@ class Exchanging(ClusterTile):
             f"up to {MOST_DEPTH} are possible",
             lambda t: t.c.BLOCK_K % t.p.line == 0 and t.c.BLOCK_K <= MOST_DEPTH,
         ),
+        IN_BLOCKS,
+        WHOLE_K,
         field(
             "SPLIT_K",
             f"clusters of 2 to {sm90.MOST_EXCHANGING} programs are possible",
@@ -93,19 +96,21 @@ def fitted(problem: Problem, tiles: tuple[Numbers, ...]) -> tuple[Config, ...]:
     return tuple(filter(None, found))
 
 
-def first(problem: Problem, tile: Numbers) -> Config | None:
-    """The config of a tile in clusters of 2 programs, whether or not they find room at once."""
-    return deepest(problem, *_as_deep((tile,), problem.itemsize)[0], 2)
+def first(problem: Problem, tiles: tuple[Numbers, ...]) -> Config:
+    """The first of the `tiles` that fits, in clusters of 2 programs, whether or not they find room
+    at once."""
+    found = (deepest(problem, *tile, 2) for tile in _as_deep(tiles, facts(problem)))
+    return next(config for config in found if config)
 
 
 def ordered(tiles: tuple[Numbers, ...]) -> Callable[[Problem, int], Sequence[Config]]:
     """`Limits.ordered`: the same with clusters of as many programs as K has fixed parts.
 
-    Those for few columns also where rows are few.
+    Those for few columns also where rows are few; none of sums that are promoted.
     """
 
     def configs(problem: Problem, parts: int) -> Sequence[Config]:
-        if not 2 <= parts <= sm90.MOST_EXCHANGING:
+        if problem.sums != "whole" or not 2 <= parts <= sm90.MOST_EXCHANGING:
             return ()
         room = clusters_at_once(parts, problem.device)
         found = (
@@ -125,12 +130,13 @@ def _with_narrow(tiles: tuple[Numbers, ...], columns: int, known: Facts) -> tupl
         sizes = sorted({8, 16, 32, -(-columns // known.step) * known.step})
         sizes = [n for n in sizes if n < 2 * columns and n != 64]
         tiles += tuple((m, n, 128, m // 16) for m in (64, 128) for n in sizes)
-    return _as_deep(tiles, known.size)
+    return _as_deep(tiles, known)
 
 
-def _as_deep(tiles: tuple[Numbers, ...], size: int) -> tuple[Numbers, ...]:
-    """The tiles of 16-bit elements with steps of as many bytes, of elements of `size` bytes."""
-    return tuple((m, n, 2 * k // size, warps) for m, n, k, warps in tiles)
+def _as_deep(tiles: tuple[Numbers, ...], known: Facts) -> tuple[Numbers, ...]:
+    """The tiles of 16-bit elements with steps of as many bytes, or of a block that is promoted."""
+    most = MOST_DEPTH if known.sums == "whole" else BLOCK
+    return tuple((m, n, min(2 * k // known.size, most), warps) for m, n, k, warps in tiles)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -13,6 +13,7 @@ import torch
 from ..kernels.device import epilogue_ops, scale_ring, split_k, subtile
 from ..kernels.device.shape import Shape
 from ..problem import (
+    BLOCK,
     GATED,
     INTERPRETER,
     PLAIN,
@@ -46,7 +47,7 @@ TYPES = {
 }  # fmt: skip
 
 #: As in a kernel; a call from the host costs several microseconds.
-_pieces_of = functools.cache(scale_ring.pieces_of)
+_sizes_of = functools.cache(scale_ring.sizes_of)
 
 NO_INTERPRETER = Constraint(
     "Gluon kernels don't run in Triton's interpreter", lambda p: p.device != INTERPRETER
@@ -80,12 +81,16 @@ _ACROSS = Constraint(
     "groups are along the lines of an operand, where TMA begins at multiples of 16 bytes alone",
     lambda p: not crossed(p),
 )
+_SCALE_EACH = Constraint(
+    f"columns are cut into groups, which begin anywhere, and {BLOCK} columns have a scale together",
+    lambda p: p.groups != "n" or p.sums != "block" or p.lines_per_scale[1] != BLOCK,
+)
 
 
 @kept
 def grouped(problem: Problem) -> str | None:
     """What groups need, found once; nothing of other problems."""
-    return refusal((_FEW_GROUPS, _SHORT, _ACROSS), problem) if problem.groups else None
+    return refusal((_FEW_GROUPS, _SHORT, _ACROSS, _SCALE_EACH), problem) if problem.groups else None
 
 
 @kept
@@ -244,8 +249,8 @@ class RoleTile(Tile):
         """Bytes of the ring of scales, if there is one."""
         if self.facts.sums != "block":
             return 0
-        pieces = _pieces_of(self.c.BLOCK_M, self.c.BLOCK_N, self.facts.b_lines)
-        return self.c.num_stages * sum(pieces) * scale_ring.PIECE.value * 4
+        sizes = _sizes_of(self.c.BLOCK_M, self.c.BLOCK_N, self.facts.b_lines)
+        return 4 * self.c.num_stages * sum(sizes)
 
     @property
     def tiles(self) -> int:

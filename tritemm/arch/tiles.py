@@ -144,10 +144,6 @@ PROMOTED = (
         "possible",
         lambda t: t.facts.sums != "block" or t.facts.b_lines == 1 or BLOCK % t.c.BLOCK_N == 0,
     ),
-    Constraint(
-        "columns are cut into groups, which begin anywhere, and 128 columns have a scale together",
-        lambda t: t.facts.sums != "block" or t.facts.b_lines != BLOCK or t.p.groups != "n",
-    ),
     WHOLE_K,
     Constraint(
         f"BLOCK_K is {{t.c.BLOCK_K}}; groups of K are blocks of {BLOCK}, so a divisor is possible",

@@ -56,12 +56,10 @@ def cluster_kernel(
     SHAPE: gl.constexpr,
 ):  # fmt: skip
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
-    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
-    sa_strides = ScaleStrides(stride_sa1, stride_sal, stride_sak)
-    sb_strides = ScaleStrides(stride_sb1, stride_sbl, stride_sbk)
     epilogue = EpilogueArgs(
-        bias_ptr, residual_ptr, alpha, beta, r_strides,
-        scale_a_ptr, scale_b_ptr, sa_strides, sb_strides,
+        bias_ptr, residual_ptr, alpha, beta, Strides(stride_r0, stride_r1, stride_rm, stride_rn),
+        scale_a_ptr, scale_b_ptr, ScaleStrides(stride_sa1, stride_sal, stride_sak),
+        ScaleStrides(stride_sb1, stride_sbl, stride_sbk),
     )  # fmt: skip
     if not SHAPE.LATE:
         gdc_launch_dependents()

@@ -20,7 +20,9 @@ from .device.cluster_mainloop import make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.exchange import Exchange, unit_of_rank
+from .device.promote import promoted
 from .device.ptx import cluster_sync
+from .device.scale_ring import make_scale_ring
 from .device.scales import ScaleStrides
 from .device.scheduler import SIZES, Scheduler
 from .device.wgmma import wgmma_wait
@@ -49,8 +51,11 @@ def compute(args, WHICH: gl.constexpr):
     loop = loop.consumer(WHICH)
     unit = unit_of_rank(work)
     gdc_wait()
-    acc = loop.multiply(gl.to_tensor(0), unit.steps)
-    acc = wgmma_wait(acc, 0)
+    n = gl.to_tensor(0)
+    if work.SHAPE.SUMS == "whole":
+        acc = wgmma_wait(loop.multiply(n, unit.steps), 0)
+    else:
+        acc, _ = promoted(loop, n, unit, work, loop.SLAB)
     if work.SHAPE.SLOTS == 0:
         cluster_sync()  # all have read their stages, where the slots lie
     Exchange(work.SHAPE).reduce(acc, out, unit, full, WHICH, loop.SLAB)
@@ -68,19 +73,19 @@ def cluster_split_k_kernel(
     SHAPE: gl.constexpr,
 ):  # fmt: skip
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
-    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
-    sa_strides = ScaleStrides(stride_sa1, stride_sal, stride_sak)
-    sb_strides = ScaleStrides(stride_sb1, stride_sbl, stride_sbk)
     epilogue = EpilogueArgs(
-        bias_ptr, residual_ptr, alpha, beta, r_strides,
-        scale_a_ptr, scale_b_ptr, sa_strides, sb_strides,
+        bias_ptr, residual_ptr, alpha, beta, Strides(stride_r0, stride_r1, stride_rm, stride_rn),
+        scale_a_ptr, scale_b_ptr, ScaleStrides(stride_sa1, stride_sal, stride_sak),
+        ScaleStrides(stride_sb1, stride_sbl, stride_sbk),
     )  # fmt: skip
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     KERNEL_NAME: gl.constexpr = cluster_split_k_kernel.__name__
-    loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE, 1)
+    scales = make_scale_ring(epilogue, M, N, SHAPE)
+    loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE, 1, scales)
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
-    run_in_cluster(compute, load, (work, loop, out), SHAPE.CONSUMERS, SYNCS=1)
+    COPIES: gl.constexpr = SHAPE.SUMS == "block"
+    run_in_cluster(compute, load, (work, loop, out), SHAPE.CONSUMERS, SYNCS=1, COPIES=COPIES)
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, and the warps of a tile, with as many stages as fit.
@@ -96,7 +101,7 @@ def suits(problem):
 
 
 def configs(problem):
-    return fitted(problem, TILES) or (first(problem, TILES[0]),)
+    return fitted(problem, TILES) or (first(problem, TILES),)
 
 
 KERNEL = TritonKernel(
@@ -104,7 +109,8 @@ KERNEL = TritonKernel(
     grid=lambda problem, config: config.tiles(problem), clusters=lambda config: config.SPLIT_K,
     limits=Limits(
         configs, needs=NEEDS_IN_PARTS, tile=Exchanging, odd_tiles=True, fixed_parts=True,
-        in_order=False, ordered=ordered(TILES), symmetric=True, sums=("whole",),
+        in_order=False, ordered=ordered(TILES), symmetric=True,
+        sums=("whole", "promoted", "block"),
     ),
     policy=Policy(suits=suits), cost=CostHint(0.98, exchanges=True), interpreted=None,
 )  # fmt: skip

@@ -17,7 +17,7 @@ from ..arch.pointers import POINTERS, needs
 from ..arch.scaled import HAS_FP8, ScaledDot, scaled_tiles
 from ..spec import Config, CostHint, Limits, Policy, TritonKernel
 from .device.raster import bounds, group_of, raster, split_batch
-from .device.scales import BLOCK, ScaleStrides, a_scale, as_column, as_row, b_scale
+from .device.scales import BLOCK, ScaleStrides, a_scale, b_scale
 from .device.tile import EpilogueArgs, Strides, apply_epilogue, batch_offset, dot, store, widen
 
 
@@ -98,9 +98,8 @@ def scaled_kernel(
             partial = dot(a, b, tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC), PRECISION)
             if SUMS == "block":
                 block = base_k // BLOCK + step
-                of_a = as_column(a_scale(args, group, offs_m, of_rows, block, A_LINES))
-                of_b = as_row(b_scale(args, group, offs_n, of_columns, block, B_LINES))
-                partial *= of_a * of_b
+                of_a = a_scale(args, group, offs_m, of_rows, block, A_LINES)
+                partial *= of_a * b_scale(args, group, offs_n, of_columns, block, B_LINES)
             acc += partial
         a_ptrs += BLOCK_K * widen(stride_ak, WIDE)
         b_ptrs += BLOCK_K * widen(stride_bk, WIDE)
@@ -119,7 +118,8 @@ def configs(problem):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=scaled_kernel, arguments=POINTERS,
-    interpreted=Config(32, 32, 128, num_stages=3, ORDER="grouped"), cost=CostHint(0.6, narrow=10.0),
+    interpreted=Config(32, 32, 128, num_stages=3, ORDER="grouped"),
+    cost=CostHint(0.25, narrow=10.0),
     limits=Limits(
         configs, needs=(HAS_FP8, *needs(configs)), tile=ScaledDot, groups="mk",
         sums=("whole", "promoted", "block"),

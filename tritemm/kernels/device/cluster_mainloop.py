@@ -14,7 +14,7 @@ from .mainloop import loaders_of, next_place, place
 from .memory import acc_type, in_bytes, mma_layout
 from .roles import load_from, specialize, workers
 from .triton_contract import allocate, keep, shared_memory, tensor_map
-from .wgmma import matrix_descriptor, wgmma, wgmma_first, wgmma_wait
+from .wgmma import matrix_descriptor, wgmma, wgmma_wait
 from .wgmma import unit as unit_of
 
 #: Bytes behind what comes before the barriers: for these, and 512 for `keep`.
@@ -134,7 +134,7 @@ class ClusterMainloop:
                     )  # fmt: skip
                 to += BYTES
             if SHAPE.SUMS == "block":
-                self.scale_ring.load(unit, step, stage, unit_of(SHAPE.BLOCK_N))
+                self.scale_ring.load(unit, step, stage)
                 ptx.barrier_arrive_copied(full)
             stage, odd = next_place(stage, odd, SHAPE.STAGES)
         return n + unit.steps
@@ -150,7 +150,7 @@ class ClusterMainloop:
         first_warp = ptx.is_first_warp()
         a = matrix_descriptor(ring + SLAB * 8192, 16)
         b = matrix_descriptor(ring + SHAPE.BLOCK_M * 128, 16 if SHAPE.B_MAJOR == "T" else 8192)
-        return Consumer(self, full, first_warp, a, b, SLAB, SLABS)
+        return Consumer(self, self.scale_ring, full, first_warp, a, b, SLAB, SLABS)
 
 
 @aggregate
@@ -158,6 +158,7 @@ class Consumer:
     """A consumer of the ring: WGMMA's descriptors of its slabs, and of B's tile, in stage 0."""
 
     loop: ClusterMainloop
+    scale_ring: Value
     full: Value
     first_warp: Value
     a: Value
@@ -193,16 +194,10 @@ class Consumer:
         self.begin(stage, odd)
         for line in gl.static_range(LINES):
             at = (stage * LINES + line) * (BYTES // 16)
-            if len(acc) == 0:
-                acc = wgmma_first(
-                    self.a + at, self.b + at, SHAPE.BLOCK_N, self.SLABS, SHAPE.TYPE,
-                    SHAPE.A_MAJOR, SHAPE.B_MAJOR,
-                )  # fmt: skip
-            else:
-                acc = wgmma(
-                    acc, self.a + at, self.b + at, SHAPE.BLOCK_N, self.SLABS, SHAPE.TYPE,
-                    SHAPE.A_MAJOR, SHAPE.B_MAJOR,
-                )  # fmt: skip
+            acc = wgmma(
+                acc, self.a + at, self.b + at, SHAPE.BLOCK_N, self.SLABS, SHAPE.TYPE,
+                SHAPE.A_MAJOR, SHAPE.B_MAJOR,
+            )  # fmt: skip
         return acc
 
     @gluon.jit
@@ -220,19 +215,12 @@ class Consumer:
         ptx.barrier_wait(self.full + stage * 8, odd)
 
     @gluon.jit
-    def scales(self):
-        """The ring of scales."""
-        return self.loop.scale_ring
-
-    @gluon.jit
     def start(self, stage, SLAB: gl.constexpr):
         """Begin to multiply one of its slabs of `stage`, for sums of this step alone."""
         SHAPE: gl.constexpr = self.loop.SHAPE
         at = stage * (line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR) // 16)
         a = self.a + at + (SLAB - self.SLAB) * (8192 // 16)
-        return wgmma_first(
-            a, self.b + at, SHAPE.BLOCK_N, 1, SHAPE.TYPE, SHAPE.A_MAJOR, SHAPE.B_MAJOR
-        )
+        return wgmma((), a, self.b + at, SHAPE.BLOCK_N, 1, SHAPE.TYPE, SHAPE.A_MAJOR, SHAPE.B_MAJOR)
 
     @gluon.jit
     def finish(self, part):

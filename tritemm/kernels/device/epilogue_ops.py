@@ -12,7 +12,7 @@ import triton.language as tl
 
 from ...machine import interpreter
 from .offsets import batch_offset
-from .scales import a_scale, as_column, as_row, b_scale
+from .scales import a_scale, b_scale
 
 #: True when kernels run in Triton's interpreter, which knows no PTX.
 INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
@@ -47,10 +47,9 @@ def load_operands(args, b0, b1, offs_m, offs_n, M, N, BIAS: tl.constexpr,
     if args.scale_a_ptr is not None:
         if scales is None:
             scales = a_scale(args, b1, offs_m, M, 0, A_LINES)
-        loaded += (as_column(scales),)
-        loaded += (as_row(b_scale(args, b1, offs_n, N, 0, B_LINES)),)
+        loaded += (scales, b_scale(args, b1, offs_n, N, 0, B_LINES))
         if GATED:
-            loaded += (as_row(b_scale(args, b1, offs_n + N, 2 * N, 0, B_LINES)),)
+            loaded += (b_scale(args, b1, offs_n + N, 2 * N, 0, B_LINES),)
     if args.bias_ptr is not None:
         loaded += (load_bias(args.bias_ptr, offs_m, offs_n, M, end, BIAS, LINES),)
         if GATED:

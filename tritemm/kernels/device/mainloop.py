@@ -182,7 +182,7 @@ class Mainloop:
                 col = first_col + i * N0
                 load_columns(self.b_descs[i], b0, b1, k, col, full, self.b_rings[i], stage, SHAPE)
             if SHAPE.SUMS == "block":
-                self.scale_ring.load(unit, step, stage, N0)
+                self.scale_ring.load(unit, step, stage)
                 async_copy.mbarrier_arrive(full, increment_count=False)
             stage, odd = next_place(stage, odd, SHAPE.STAGES)
         return n + unit.steps
@@ -217,11 +217,6 @@ class Mainloop:
     def begin(self, stage, odd):
         """Wait until the bytes of `stage` have arrived."""
         mbarrier.wait(self.bars.index(stage), odd)
-
-    @gluon.jit
-    def scales(self):
-        """The ring of scales."""
-        return self.scale_ring
 
     @gluon.jit
     def start(self, stage, SLAB: gl.constexpr):

@@ -23,7 +23,7 @@ def promoted(loop, n, unit, work, FIRST: gl.constexpr):
     """A consumer's accumulator of a unit, from slab `FIRST` on, and the next unit's first step.
 
     `loop` has `begin(stage, odd)`, `start` and `finish` for the partial sums of a slab, and
-    `release(stage)`; `scales()` is a `ScaleRing`.
+    `release(stage)`; `scale_ring` is a `ScaleRing`.
     """
     SHAPE: gl.constexpr = work.SHAPE
     EACH: gl.constexpr = slabs_each(SHAPE)
@@ -37,16 +37,17 @@ def promoted(loop, n, unit, work, FIRST: gl.constexpr):
         for slab in gl.static_range(EACH):
             loop.begin(stage, odd)  # again, which takes no time, and ends a block for ptxas
             part = loop.start(stage, FIRST + slab)
-            factors = ()
-            if SHAPE.SUMS == "block":  # while the tensor core works
-                factors = loop.scales().factors(acc[:PARTS], stage, FIRST + slab)
+            if SHAPE.SUMS == "block" and slab == 0:  # while the tensor core works
+                factors = loop.scale_ring.factors(acc[:PARTS], stage, FIRST)
             part = loop.finish(part)
+            if SHAPE.SUMS == "block" and slab + 1 < EACH:  # while these are added
+                factors += loop.scale_ring.factors(acc[:PARTS], stage, FIRST + slab + 1)
             for i in gl.static_range(PARTS):
                 one = part[i]
                 if SHAPE.SUMS == "block":
-                    factor = factors[i]
+                    factor = factors[slab * PARTS + i]
                     if SHAPE.B_LINES == 1:
-                        factor *= loop.scales().of_columns(acc[i], stage, i)[None, :]
+                        factor *= loop.scale_ring.of_columns(acc[:PARTS], stage, i)[None, :]
                     one *= factor
                 more += (pinned(acc[slab * PARTS + i] + one),)
         loop.release(stage)

@@ -4,95 +4,99 @@ A consumer that loaded them itself would wait for memory, or hold those of the n
 registers that it hasn't got.
 """
 
+import math
+
+from triton import next_power_of_2
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from .language import Value, aggregate, cp_async
+from .memory import acc_columns
 from .offsets import widen
 from .scales import scale_ptrs
 
-#: Scales of a piece of the ring.
-PIECE = gl.constexpr(128)
+
+@gluon.constexpr_function
+def together(columns, b_lines):
+    """Columns of a tile, which begins at a multiple of `columns`, that share a scale."""
+    return math.gcd(columns, b_lines)
 
 
 @gluon.constexpr_function
-def pieces_of(rows, columns, b_lines):
-    """Pieces of a stage: for A's rows, then for B's columns, or for those that share a scale."""
-    return -(-rows // PIECE.value), -(-columns // PIECE.value) if b_lines == 1 else 1
+def sizes_of(rows, columns, b_lines):
+    """Scales of A and of B that a stage has room for."""
+    return next_power_of_2(rows), next_power_of_2(columns // math.gcd(columns, b_lines))
 
 
 @gluon.constexpr_function
-def pieces(shape):
-    """The same of a tile's shape."""
-    return pieces_of(shape.BLOCK_M.value, shape.BLOCK_N.value, shape.B_LINES.value)
+def layout_of(columns, count):
+    """The layout in which a thread's columns, 2 of each 8, are 4 neighbours if a tensor has 16."""
+    if columns % 16 or count < 16:
+        return gl.SwizzledSharedLayout(1, 1, 1, [0])
+    bits = [1 << i for i in range(count.bit_length() - 1)]
+    bits[1:4] = bits[3:4] + bits[1:3]
+    return gl.SharedLinearLayout([[bit] for bit in bits])
 
 
 @aggregate
 class ScaleRing:
     """The scales of M rows of A and N columns of B in shared memory; `args` are `EpilogueArgs`."""
 
-    memory: Value
+    a: Value  # [STAGES, rows]
+    b: Value  # [STAGES, columns], or those that share no scale
     args: Value
     M: Value
     N: Value
     SHAPE: gl.constexpr
 
     @gluon.jit
-    def load(self, unit, step, stage, WIDTH: gl.constexpr):
-        """Begin to copy the scales of a step; columns are those of tensors `WIDTH` wide."""
+    def load(self, unit, step, stage):
+        """Begin to copy the scales of a step."""
         SHAPE: gl.constexpr = self.SHAPE
-        ROWS: gl.constexpr = pieces(SHAPE)[0]
-        COLUMNS: gl.constexpr = pieces(SHAPE)[1]
-        STEP: gl.constexpr = 1 if SHAPE.B_LINES == 1 else WIDTH
-        args = self.args
+        args, step = self.args, step + unit.first
         M, N = unit.finished(self.M, self.N)
-        at = stage * (ROWS + COLUMNS)
-        step += unit.first
-        each = gl.arange(0, PIECE, gl.BlockedLayout([1], [32], [1], [0]))
-        for i in gl.static_range(ROWS):
-            rows = unit.row + i * PIECE + each
-            at_m = widen(rows, SHAPE.WIDE)
-            ptrs = scale_ptrs(args.scale_a_ptr, args.sa_strides, unit.b1, at_m, step, SHAPE.A_LINES)
-            cp_async(self.memory.index(at + i), ptrs, mask=rows < M)
-        for i in gl.static_range(COLUMNS):
-            columns = unit.col + (i * PIECE + each) * STEP
-            at_n = widen(columns, SHAPE.WIDE)
-            ptrs = scale_ptrs(args.scale_b_ptr, args.sb_strides, unit.b1, at_n, step, SHAPE.B_LINES)
-            inside = (columns < N) & (i * PIECE + each < SHAPE.BLOCK_N // STEP)
-            cp_async(self.memory.index(at + ROWS + i), ptrs, mask=inside)
+        copy_scales(
+            self.a.index(stage), args.scale_a_ptr, args.sa_strides, unit.b1, unit.row, M, step,
+            SHAPE.BLOCK_M, 1, SHAPE.A_LINES, SHAPE.WIDE,
+        )  # fmt: skip
+        copy_scales(
+            self.b.index(stage), args.scale_b_ptr, args.sb_strides, unit.b1, unit.col, N, step,
+            SHAPE.BLOCK_N, together(SHAPE.BLOCK_N, SHAPE.B_LINES), SHAPE.B_LINES, SHAPE.WIDE,
+        )  # fmt: skip
 
     @gluon.jit
     def factors(self, acc, stage, SLAB: gl.constexpr):
         """What the rows of a slab's tensors `acc` are multiplied with: their scales, and those of
         the columns if they share one."""
         SHAPE: gl.constexpr = self.SHAPE
-        TWO: gl.constexpr = PIECE // SHAPE.ROWS
+        SHARED: gl.constexpr = together(SHAPE.BLOCK_N, SHAPE.B_LINES)
         layout: gl.constexpr = gl.SliceLayout(1, acc[0].type.layout)
-        at = stage * sum_of(SHAPE)
-        piece = self.memory.index(at + SLAB // TWO).slice(SLAB % TWO * SHAPE.ROWS, SHAPE.ROWS)
-        rows = piece.load(layout)
+        rows = self.a.index(stage).slice(SLAB * SHAPE.ROWS, SHAPE.ROWS).load(layout)
         found = ()
         for i in gl.static_range(len(acc)):
-            factor = rows
-            if SHAPE.B_LINES != 1:
-                factor *= self.memory.index(at + pieces(SHAPE)[0]).slice(i, 1).load(layout)
+            if acc_columns(acc[:i]) % SHARED == 0:
+                factor = rows
+                if SHAPE.B_LINES != 1:
+                    nth = self.b.index(stage).slice(acc_columns(acc[:i]) // SHARED, 1)
+                    factor *= nth.load(layout)
             found += (factor[:, None],)
         return found
 
     @gluon.jit
     def of_columns(self, acc, stage, NTH: gl.constexpr):
-        """The scales of the columns of the slab's tensor number `NTH`, of equal ones."""
-        SHAPE: gl.constexpr = self.SHAPE
-        WIDTH: gl.constexpr = acc.shape[1]
-        at = stage * sum_of(SHAPE) + pieces(SHAPE)[0] + NTH * WIDTH // PIECE
-        columns = self.memory.index(at).slice(NTH * WIDTH % PIECE, WIDTH)
-        return columns.load(gl.SliceLayout(0, acc.type.layout))
+        """The scales of the columns of tensor number `NTH` of a slab."""
+        columns = self.b.index(stage).slice(acc_columns(acc[:NTH]), acc[NTH].shape[1])
+        return columns.load(gl.SliceLayout(0, acc[NTH].type.layout))
 
 
-@gluon.constexpr_function
-def sum_of(shape):
-    """Pieces of a stage."""
-    return sum(pieces(shape))
+@gluon.jit
+def copy_scales(to, ptr, strides, b1, first, end, step, COUNT: gl.constexpr, EACH: gl.constexpr,
+                LINES: gl.constexpr, WIDE: gl.constexpr):  # fmt: skip
+    """Begin to copy a step's scales of `COUNT` lines from `first` on, one for `EACH` of them."""
+    nth = EACH * gl.arange(0, to.shape[0], gl.BlockedLayout([1], [32], [1], [0]))
+    lines = first + nth
+    ptrs = scale_ptrs(ptr, strides, b1, widen(lines, WIDE), step, LINES)
+    cp_async(to, ptrs, mask=(lines < end) & (nth < COUNT))
 
 
 @gluon.jit
@@ -100,8 +104,10 @@ def make_scale_ring(args, M, N, SHAPE: gl.constexpr):
     """The ring with its memory, of a problem with scales of blocks; else nothing of use."""
     ring = M
     if SHAPE.SUMS == "block":
-        COUNT: gl.constexpr = SHAPE.STAGES * sum_of(SHAPE)
-        layout: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-        memory = gl.allocate_shared_memory(gl.float32, [COUNT, PIECE], layout)
-        ring = ScaleRing(memory, args, M, N, SHAPE)
+        SIZES: gl.constexpr = sizes_of(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_LINES)
+        rows: gl.constexpr = layout_of(1, SIZES[0])
+        columns: gl.constexpr = layout_of(SHAPE.BLOCK_N, SIZES[1])
+        a = gl.allocate_shared_memory(gl.float32, [SHAPE.STAGES, SIZES[0]], rows)
+        b = gl.allocate_shared_memory(gl.float32, [SHAPE.STAGES, SIZES[1]], columns)
+        ring = ScaleRing(a, b, args, M, N, SHAPE)
     return ring

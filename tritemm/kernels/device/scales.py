@@ -18,14 +18,16 @@ ScaleStrides = namedtuple("ScaleStrides", "batch, line, step")
 
 @triton.jit
 def a_scale(args, b1, offs_m, M, step, LINES: tl.constexpr):
-    """A's scales [rows] of a step of K, of `LINES` each; `args` are `EpilogueArgs`."""
-    return lines_scale(args.scale_a_ptr, args.sa_strides, b1, offs_m, M, step, LINES)
+    """A's scales of a step of K, of `LINES` rows each, as a column; `args` are `EpilogueArgs`."""
+    found = lines_scale(args.scale_a_ptr, args.sa_strides, b1, offs_m, M, step, LINES)
+    return found[:, None] if LINES else found
 
 
 @triton.jit
 def b_scale(args, b1, offs_n, N, step, LINES: tl.constexpr):
-    """B's scales [columns] of a step of K."""
-    return lines_scale(args.scale_b_ptr, args.sb_strides, b1, offs_n, N, step, LINES)
+    """B's scales of a step of K, as a row."""
+    found = lines_scale(args.scale_b_ptr, args.sb_strides, b1, offs_n, N, step, LINES)
+    return found[None, :] if LINES else found
 
 
 @triton.jit
@@ -45,19 +47,3 @@ def scale_ptrs(ptr, strides, b1, lines, step, LINES: tl.constexpr):
     # int64: so can steps * stride
     ptr += batch_offset(b1, step, strides.batch, strides.step)
     return ptr + lines // max(LINES, 1) * strides.line
-
-
-@triton.jit
-def as_column(scale):
-    """A's scales as a column; a scalar as it is."""
-    if len(scale.shape) > 0:
-        scale = scale[:, None]
-    return scale
-
-
-@triton.jit
-def as_row(scale):
-    """B's scales as a row; a scalar as it is."""
-    if len(scale.shape) > 0:
-        scale = scale[None, :]
-    return scale

@@ -28,40 +28,24 @@ def matrix_descriptor(address, LEADING: gl.constexpr):
 
 
 @gluon.jit
-def wgmma_first(a, b, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
-                TYPE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
-    """Begin to multiply a line of K; return the accumulator, to which `wgmma` adds.
+def wgmma(acc, a, b, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
+          TYPE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
+    """Begin to multiply a line of K, and add to `acc`; or to overwrite it, if it is empty.
 
-    `a` and `b` are from `matrix_descriptor`. The result may be read only after `wgmma_wait`. It
-    isn't set to zero before: the consumer has its turn by then, and the tensor cores would wait.
+    `a` and `b` are from `matrix_descriptor`. The result may be read only after `wgmma_wait`. A new
+    one isn't set to zero: the consumer has its turn by then, and the tensor cores would wait.
     """
     UNIT: gl.constexpr = unit(COLUMNS)
     REGISTERS: gl.constexpr = UNIT // 2
-    COUNT: gl.constexpr = SLABS * COLUMNS // UNIT
+    FIRST: gl.constexpr = len(acc) == 0
+    SUMS: gl.constexpr = of_sums(SLABS * COLUMNS // 2, acc_type(TYPE), FIRST)
     LAYOUT: gl.constexpr = mma_layout(UNIT, 4)
     a = gl.full((64, UNIT), a, gl.int32, LAYOUT)
     b = gl.full((64, UNIT), b, gl.int32, LAYOUT)
     return gl.inline_asm_elementwise(
-        _wgmma_text(COLUMNS, SLABS, REGISTERS, TYPE, A_MAJOR, B_MAJOR, True),
-        written(SLABS * COLUMNS // 2, acc_type(TYPE)) + ",r" * (2 * REGISTERS), (a, b),
-        acc_types(TYPE, COUNT),
+        _wgmma_text(COLUMNS, SLABS, REGISTERS, TYPE, A_MAJOR, B_MAJOR, FIRST),
+        SUMS + ",r" * (2 * REGISTERS), acc + (a, b), acc_types(TYPE, SLABS * COLUMNS // UNIT),
         is_pure=False, pack=REGISTERS,
-    )  # fmt: skip
-
-
-@gluon.jit
-def wgmma(acc, a, b, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
-          TYPE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
-    """Begin to multiply a line of K, and add to `acc`, as `wgmma_first`."""
-    REGISTERS: gl.constexpr = unit(COLUMNS) // 2
-    SHAPE: gl.constexpr = acc[0].shape
-    LAYOUT: gl.constexpr = acc[0].type.layout
-    a = gl.full(SHAPE, a, gl.int32, LAYOUT)
-    b = gl.full(SHAPE, b, gl.int32, LAYOUT)
-    return gl.inline_asm_elementwise(
-        _wgmma_text(COLUMNS, SLABS, REGISTERS, TYPE, A_MAJOR, B_MAJOR, False),
-        in_place(acc_columns(acc) // 2, acc[0].dtype) + ",r" * (2 * REGISTERS),
-        acc + (a, b), (acc[0].dtype,) * len(acc), is_pure=False, pack=REGISTERS,
     )  # fmt: skip
 
 
@@ -132,6 +116,12 @@ def _wgmma_text(columns, slabs, registers, type_, a_major, b_major, first):
 def written(count, dtype, how="="):
     """Constraints of `count` registers of `dtype` that are written."""
     return ",".join([how + ("f" if dtype.is_floating() else "r")] * count)
+
+
+@gluon.constexpr_function
+def of_sums(count, dtype, first):
+    """Constraints of an accumulator's `count` registers, which the `first` WGMMA only writes."""
+    return (written if first else in_place)(count, dtype)
 
 
 @gluon.constexpr_function
