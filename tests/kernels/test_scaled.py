@@ -137,7 +137,8 @@ def code_jobs():
     """What each rung multiplies with scales, in its config for large problems.
 
     Left out are the tile of cluster_pingpong, whose epilogue puts two words aside, and groups of
-    rows with scales of blocks, whose producer does so for each tile (Triton 3.6).
+    rows with scales of blocks in warp_specialized, whose producer does so for each tile
+    (Triton 3.6).
     """
     for kernel, sums, dtype, groups in itertools.product(
         ABLE, ("whole", "promoted", "block"), ("fp8_e4m3fn", "int8"), ("", "m", "k")
@@ -149,7 +150,8 @@ def code_jobs():
             "groups": groups,
             "batch": (16,) * bool(groups),
         }
-        aside = kernel.name == "cluster_pingpong" or (sums, groups) == ("block", "m")
+        aside = kernel.name == "cluster_pingpong"
+        aside |= (kernel.name, sums, groups) == ("warp_specialized", "block", "m")
         if aside or (dtype == "int8" and sums != "whole"):
             continue
         more["fast"] = sums == "whole" and dtype != "int8"

@@ -25,7 +25,7 @@ def together(columns, b_lines):
 @gluon.constexpr_function
 def sizes_of(rows, columns, b_lines):
     """Scales of A and of B that a stage has room for."""
-    return next_power_of_2(rows), next_power_of_2(columns // math.gcd(columns, b_lines))
+    return next_power_of_2(rows), next_power_of_2(columns // together(columns, b_lines))
 
 
 @gluon.constexpr_function
