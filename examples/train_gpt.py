@@ -2,7 +2,8 @@
 
 Three runs: torch; tritemm, from the same first weights over the same bytes; and torch with another
 seed. What another way to multiply changes should be small beside what another seed changes, and
-the table shows both. `--tiny` runs on a CPU too, in Triton's interpreter.
+the table shows both. With `--dtype fp8` tritemm's linear layers multiply in fp8, beside three seeds
+of torch in bfloat16. `--tiny` runs on a CPU too, in Triton's interpreter.
 """
 
 import argparse
@@ -77,7 +78,7 @@ def train(args, text, convert, seed, optimizers=adamw):
     torch.manual_seed(seed)
     model = GPT(args.width, args.heads, args.layers, args.context).to(args.device)
     if convert:
-        tritemm.convert(model)
+        tritemm.convert(model, dtype="fp8" if args.dtype == "fp8" else None)
     torch._dynamo.reset()
     run = torch.compile(model) if args.compile else model
     steppers = optimizers(model, args.rate)
@@ -89,7 +90,7 @@ def train(args, text, convert, seed, optimizers=adamw):
         at = torch.randint(len(text) - args.context, (args.batch,), generator=random)
         ids = torch.stack([text[i : i + args.context + 1] for i in at.tolist()])
         ids = ids.to(args.device).long()
-        with torch.autocast(args.device, torch.bfloat16, enabled=args.dtype == "bfloat16"):
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.dtype != "float32"):
             logits = run(ids[:, :-1])
         loss = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
         loss.backward()
@@ -110,13 +111,16 @@ def now(device):
 
 
 def table(runs):
-    """Losses side by side, some twelve lines of them; and how far two runs are from the first."""
+    """Losses side by side, some twelve lines of them, and their means over the last tenth of the
+    steps; and how far the other runs are from the first."""
     first, *others = (losses for losses, _ in runs.values())
     lines = ["step".rjust(6) + "".join(name.rjust(16) for name in runs)]
     count = len(first)
     for step in sorted({round(i * (count - 1) / 11) for i in range(12)}):
         values = "".join(f"{losses[step]:16.4f}" for losses, _ in runs.values())
         lines.append(f"{step:6}{values}")
+    last = [losses[-max(1, count // 10) :] for losses, _ in runs.values()]
+    lines.append("end".rjust(6) + "".join(f"{sum(each) / len(each):16.4f}" for each in last))
     lines.append("tok/s".rjust(6) + "".join(f"{speed:16,.0f}" for _, speed in runs.values()))
     for name, losses in zip(list(runs)[1:], others, strict=True):
         apart = [abs(x - y) for x, y in zip(losses, first, strict=True)]
@@ -128,7 +132,7 @@ def table(runs):
 def arguments(argv):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "fp8"], default="bfloat16")
     parser.add_argument("--compile", action="store_true", help="under torch.compile")
     parser.add_argument("--tiny", action="store_true", help="a few steps of a tiny model")
     args = parser.parse_args(argv)
@@ -152,6 +156,8 @@ def main(argv=None):
         "tritemm": train(args, text, convert=True, seed=0),
         "another seed": train(args, text, convert=False, seed=1),
     }
+    if args.dtype == "fp8":
+        runs["a third"] = train(args, text, convert=False, seed=2)
     print(table(runs))
     return 0
 

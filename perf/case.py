@@ -146,9 +146,12 @@ class Case:
         lines = self.M if after.symmetric else self.M + used * self.N
         operands = lines * self.K * size + after.bias * self.N * size
         if self.scaling:
-            for count, recipe in zip((self.M, self.N), SCALINGS[self.scaling], strict=True):
+            each = (1, used) if self.total == self.M else (1, 1)
+            for count, times, recipe in zip(
+                (self.M, self.N), each, SCALINGS[self.scaling], strict=True
+            ):
                 rows, terms = sharing(recipe, count, self.K)
-                operands += 4 * -(-count // rows) * -(-self.K // terms)
+                operands += 4 * times * -(-count // rows) * -(-self.K // terms)
         results = self.M * self.columns * (1 + (after.residual or after.accumulate))
         results *= groups.count if groups and groups.cut == "k" else 1
         return self.batch * (operands + results * DTYPES[self.output].itemsize)

@@ -16,7 +16,7 @@ import torch
 import tritemm
 from tritemm import dispatch, plan
 from tritemm.compile.pool import Item
-from tritemm.problem import Device, Problem
+from tritemm.problem import BLOCK, Device, Problem
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config, Kernel, find
 
@@ -115,6 +115,8 @@ def grouped(case: Case, operands: Operands) -> list[Competitor]:
 
     Torch's kernel is CUTLASS's and not cuBLAS's, but the reference's name is that of all races.
     """
+    if case.scaling:
+        return _scaled_groups(case, operands)
     torchs = lambda a, b, c, offs: torch._grouped_mm(a, b, offs=offs)  # noqa: E731
     ours = lambda a, b, c, offs: tritemm.grouped_mm(a, b, offs=offs, out=c)  # noqa: E731
     dense = _dense(case, operands) if case.groups.sizes == BALANCED else []
@@ -127,9 +129,56 @@ def grouped(case: Case, operands: Operands) -> list[Competitor]:
     return [first, *(Competitor(name, torchs) for name in (REFERENCE, NULL)), *dense]
 
 
+def _scaled_groups(case: Case, operands: Operands) -> list[Competitor]:
+    """`tritemm.scaled_grouped_mm` in all its sums; torch's, which has scales of rows alone; and
+    dense products of as many operations, of whatever groups where torch has nothing else."""
+    first, second = SCALINGS[case.scaling]
+    offs = case.groups.ends(case.total)
+    known = {"in_blocks": case.groups.cut == "k" and not any(end % BLOCK for end in offs)}
+    dense = _dense(case, operands) if case.scaling != "row" or case.groups.sizes == BALANCED else []
+    rivals = (TORCH_FAST, *(each.name for each in dense))
+    found = []
+    for how in case.sums:
+        options = {"use_fast_accum": how == FAST, "output_dtype": DTYPES[case.output], **known}
+
+        def ours(a, b, c, offs, of_a, of_b, options=options):
+            of_b = of_b.mT if second == "block2d" else of_b
+            given = _flat(of_a, first), first, _flat(of_b, second), second
+            tritemm.scaled_grouped_mm(a, b, *given, offs=offs, out=c, **options)
+
+        name = f"auto, {FAST}" if how == FAST else "auto"
+        try:
+            choice = dispatch.choose(problem_of(case, Device.of(operands[0].device), how))
+            fields = {"number": None, "accumulate": how, "rivals": rivals}
+            found.append(of_rung(name, ours, choice.kernel, choice.config, **fields))
+        except (NotImplementedError, ValueError) as error:
+            found.append(Competitor(name, ours, ladder=TRITON, refusal=str(error)))
+    refusal = None if case.scaling == "row" else "torch's groups have no scales of blocks"
+    for name, fast in ((REFERENCE, False), (NULL, False), (TORCH_FAST, True)):
+
+        def torchs(a, b, c, offs, of_a, of_b, fast=fast):
+            how = {"out_dtype": c.dtype, "use_fast_accum": fast}
+            of_a, of_b = of_a.flatten(), of_b[..., 0] if b.dim() == 3 else of_b.flatten()
+            return torch._scaled_grouped_mm(a, b, of_a, of_b, offs, **how)
+
+        how = FAST if fast else case.accumulate
+        found.append(Competitor(name, torchs, accumulate=how, refusal=refusal))
+    return found + dense
+
+
+def _flat(scale: torch.Tensor, recipe: str) -> torch.Tensor:
+    """Scales as a caller has them: those of rows without steps of K."""
+    return scale[..., 0] if recipe == "row" else scale
+
+
 def _dense(case: Case, operands: Operands) -> list[Competitor]:
-    """`torch.mm` and `tritemm.matmul` of all rows and one expert's weights; or of all of K."""
+    """`torch.mm` and `tritemm.matmul`, or with scales theirs, of all rows and one expert's weights;
+    or of all of K."""
     plain, given = dataclasses.replace(case, groups=None), alone(*operands)
+    if case.scaling:
+        ours = of_scaled(plain, given, "auto", case.accumulate)
+    else:
+        ours = of_matmul(plain, given, "auto")
     return [
         dataclasses.replace(
             each,
@@ -138,7 +187,7 @@ def _dense(case: Case, operands: Operands) -> list[Competitor]:
             dense=True,
             run=lambda *operands, run=each.run: run(*alone(*operands)),
         )
-        for each in (cublas(plain)[0], of_matmul(plain, given, "auto"))
+        for each in (cublas(plain)[0], ours)
     ]
 
 
@@ -242,19 +291,28 @@ def problem_of(case: Case, device: Device | None = None, how: str | None = None)
     a, b, c, *more = operands(case, "meta")
     scales = None
     if case.scaling:
-        if case.scaling == "tensor":
-            more = [t.expand(lines, 1) for t, lines in zip(more, (case.M, case.N), strict=True)]
-        scales = (*more, case.dtype == "fp8" and how != FAST)
+        scales = (*lines_scales(case, *more[-2:]), case.dtype == "fp8" and how != FAST)
+    blocks = (
+        case.scaling and case.groups and not any(e % BLOCK for e in case.groups.ends(case.total))
+    )
     return Problem.of(
         a,
         b,
         c,
         scales=scales,
         groups=case.groups.cut if case.groups else "",
+        in_blocks=bool(blocks),
         accumulate=DTYPES[case.accumulate],
         precision=case.precision,
         device=device or Device.of(torch.device("cuda")),
     )
+
+
+def lines_scales(case: Case, *scales: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Scales as a `Problem` has them: what all lines share is there for each."""
+    if case.scaling != "tensor":
+        return scales
+    return tuple(t.expand(lines, 1) for t, lines in zip(scales, (case.M, case.N), strict=True))
 
 
 def chosen(case: Case) -> list[Item]:

@@ -1,9 +1,9 @@
 """The data of a case: random operands, poisoned outputs, the check; and the reference.
 
 A case with an ending has five tensors: A, B, C, the bias and the residual, None where there is
-none. To accumulate, C begins as the residual. One of groups has four: the last says where each
-group ends. One with scales has five: the last are A's and B's, [rows of A or columns of B, steps of
-K], where a scale may be of 128 lines, or of all.
+none. To accumulate, C begins as the residual. One of groups has one more: where each group ends.
+One with scales has two more at the end: A's and B's, [rows of A or columns of B, steps of K], where
+a scale may be of 128 lines, or of all; [groups, ...] of what each group has its own of.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tritemm.budget import Verdict, check
 from tritemm.budget import reference as exact
 from tritemm.problem import EpilogueInputs, spread
 
-from .case import DTYPES, FAST, SCALINGS, Case, sharing
+from .case import DTYPES, FAST, SCALINGS, WHOLE, Case, sharing
 
 Operands = tuple[torch.Tensor | None, ...]
 
@@ -68,14 +68,28 @@ def operands(case: Case, device: str) -> Operands:
 
 
 def _scaled_operands(case: Case, device: str) -> Operands:
-    (a, scale_a), (b, scale_b) = (
-        _quantised(torch.randn(lines, case.K, device=device), DTYPES[case.dtype], recipe)
-        for lines, recipe in zip((case.M, case.N), SCALINGS[case.scaling], strict=True)
-    )
+    groups, found = case.groups, []
+    by_rows, count = (groups.cut == "m", (groups.count,)) if groups else (False, ())
+    for lines, recipe, own in zip(
+        (case.M, case.N), SCALINGS[case.scaling], (False, by_rows), strict=True
+    ):
+        made = [
+            _quantised(torch.randn(lines, case.K, device=device), DTYPES[case.dtype], recipe)
+            for _ in range(groups.count if own else 1)
+        ]
+        values, scale = map(torch.stack, zip(*made, strict=True)) if own else made[0]
+        if groups and not by_rows and recipe in WHOLE:  # each has its own of all of its K
+            scale = scale.repeat(groups.count, 1, 1)
+        found.append((values, scale))
+    (a, scale_a), (b, scale_b) = found
     a = a if case.layout[0] == "N" else a.mT.contiguous().mT
     b = b.mT if case.layout[1] == "T" else b.mT.contiguous()
-    c = torch.empty(case.M, case.N, dtype=DTYPES[case.output], device=device)
-    return a, b, poison(c), scale_a, scale_b
+    shape = (*(() if by_rows else count), case.M, case.N)
+    c = poison(torch.empty(shape, dtype=DTYPES[case.output], device=device))
+    if not groups:
+        return a, b, c, scale_a, scale_b
+    offs = torch.tensor(groups.ends(case.total), dtype=torch.int32, device=device)
+    return a, b, c, offs, scale_a, scale_b
 
 
 def _quantised(x: torch.Tensor, dtype: torch.dtype, recipe: str) -> tuple[torch.Tensor, ...]:
@@ -99,9 +113,9 @@ def _begun(case: Case, c: torch.Tensor, residual: torch.Tensor | None) -> torch.
     return c.copy_(residual) if case.after.accumulate else poison(c)
 
 
-def alone(a, b, c, offs) -> Operands:
+def alone(a, b, c, offs, *scales) -> Operands:
     """One dense product of as many operations: all of A, by the first of the groups' B."""
-    return a, (b[0] if b.dim() == 3 else b), (c[0] if c.dim() == 3 else c)
+    return a, *(t[0] if t.dim() == 3 else t for t in (b, c, *scales))
 
 
 def products(case: Case, a, b, c, *more) -> Iterator[Operands]:
@@ -109,12 +123,20 @@ def products(case: Case, a, b, c, *more) -> Iterator[Operands]:
     if not case.groups:
         yield a, b, c, *more
         return
-    for group, (begin, end) in enumerate(itertools.pairwise([0, *more[0].tolist()])):
+    offs, *scales = more
+    by_rows = case.groups.cut == "m"
+    if scales and by_rows:
+        scales[0] = spread(scales[0], case.M, scales[0].shape[1])
+    elif scales:
+        each = (spread(t, t.shape[-2], case.K) if t.dim() == 2 else t for t in scales)
+        scales = [t if t.dim() == 3 else t.expand(-1, case.K) for t in each]
+    for group, (begin, end) in enumerate(itertools.pairwise([0, *offs.tolist()])):
         part = slice(begin, end)
-        if case.groups.cut == "k":
-            yield a[:, part], b[part], c[group]
+        own = [t[group] if t.dim() == 3 else t[part] if by_rows else t[:, part] for t in scales]
+        if not by_rows:
+            yield a[:, part], b[part], c[group], *own
         elif begin < end:
-            yield a[part], b[group], c[part]
+            yield a[part], b[group], c[part], *own
 
 
 def poison(c: torch.Tensor) -> torch.Tensor:
@@ -205,7 +227,7 @@ def _strips(case: Case, a, b, c, *more) -> Iterator[Operands]:
     rowed = 1
     if case.scaling:
         scale_a, scale_b = more
-        scale_a = spread(scale_a, case.M, scale_a.shape[1]).expand(case.M, -1)
+        scale_a = spread(scale_a, len(a), scale_a.shape[1]).expand(len(a), -1)
         rowed, more = 0, (scale_a, scale_b)
     step = max(1, STRIP * c.shape[0] // c.numel())
     for start in range(0, c.shape[0], step):
@@ -238,16 +260,23 @@ def integers(case: Case, device: str) -> tuple[Operands, torch.Tensor]:
     """Operands of small integers, whose sums are exact in any order, and the product they have.
 
     A sum of K products of -2 ... 2 has a standard deviation of 2 sqrt(K), and fp32 holds all
-    integers up to 2^24; of -1 ... 1 it is 2/3 sqrt(K), and fp16 holds them up to 2^11.
+    integers up to 2^24; of -1 ... 1 it is 2/3 sqrt(K), and fp16 holds them up to 2^11. Scales are
+    1 or 2.
     """
     a, b, c, *more = operands(case, device)
     most = 1 if case.accumulate == "fp16" else 2
     for t in (a, b):
         t.copy_(torch.randint(-most, most + 1, t.shape, dtype=torch.int8, device=device))
+    for t in more if case.scaling else ():
+        t.copy_(torch.randint(1, 3, t.shape, device=device))
     wide, want = torch.float64 if case.dtype == "fp64" else torch.float32, torch.empty_like(c)
     # fp32 is multiplied exactly too where torch takes tf32 for it: these integers fit.
-    for x, y, z in products(case, a, b, want, *more):
-        z.copy_(torch.matmul(x.to(wide), y.to(wide)))
+    for x, y, z, *scales in products(case, a, b, want, *more):
+        x, y = x.to(wide), y.to(wide)
+        if scales:
+            x *= spread(scales[0], *x.shape)
+            y *= spread(scales[1], *y.mT.shape).mT
+        z.copy_(torch.matmul(x, y))
     return (a, b, c, *more), want
 
 

@@ -77,6 +77,8 @@ class Preset:
             return cli.refuse(f"--part: there are only {len(wanted)} problems to share out")
         if self.name == "race":
             experiment = OF_FILES.get(args.file.resolve(), self.name)
+        if getattr(args, "scaling", None):
+            experiment = f"scaled {experiment}"
         if args.peers:
             experiment = WITH_PEERS.get(experiment, experiment)
         if args.batch_invariant:

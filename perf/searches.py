@@ -27,8 +27,8 @@ from tritemm.spec import Config, Kernel
 
 from . import cli
 from .bench import QUICK, Quick
-from .case import OUTPUT, Case
-from .competitors import Candidate, of_rung, problem_of
+from .case import FAST, OUTPUT, Case
+from .competitors import Candidate, lines_scales, of_rung, problem_of
 from .engine import Bench, Competitor, Loop, admit
 from .operands import reference
 from .race import HUNGRY
@@ -56,15 +56,16 @@ def add_search(command: argparse.ArgumentParser) -> None:
 
 
 def tasks_of(cases: Iterable[Case], within: float | None) -> list[Task]:
-    """The tasks of cases that can be run; the others are named, and why."""
+    """Tasks of the cases that can be run, one for each of its sums; the others are named."""
     tasks = []
     for case in cases:
         try:
-            if case.scaling:
-                raise ValueError("products with scales are not searched")
-            if case.dtype not in cli.TYPES or case.output not in (OUTPUT[case.dtype], *FLOATS):
+            if bool(case.scaling) != (case.dtype == "fp8"):
+                raise ValueError("what is searched with scales is fp8, and fp8 has scales")
+            outputs = OUTPUT[case.dtype], *FLOATS
+            if case.dtype not in (*cli.TYPES, "fp8") or case.output not in outputs:
                 raise ValueError("no rung multiplies this type")
-            tasks.append(Task.of(case, within))
+            tasks += [Task.of(case, within, how=how) for how in case.sums]
         except ValueError as error:
             cli.say(f"{case}: left out: {error}")
     return tasks
@@ -107,22 +108,32 @@ def timed(results: Sequence[Result]) -> list[Result]:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A case, what the dispatcher is asked for it, its options, and the name of its choice."""
+    """A case, what the dispatcher is asked for it, its options, and the name of its choice.
+
+    `how` is what it is accumulated in, of `Case.sums`.
+    """
 
     case: Case
+    how: str
     problem: Problem
     options: tuple[Option, ...]
     chosen: str
 
     @staticmethod
-    def of(case: Case, within: float | None = 3.0, device: Device | None = None) -> Task:
+    def of(
+        case: Case,
+        within: float | None = 3.0,
+        device: Device | None = None,
+        how: str | None = None,
+    ) -> Task:
         """The dispatcher's candidates, the least predicted first, and its choice.
 
         `within` leaves out what is predicted to take that many times the least; None nothing but
         what is beyond the bench's patience. The choice is always there. ValueError where no
         kernel can run the case.
         """
-        problem = problem_of(case, device)
+        how = how or case.accumulate
+        problem = problem_of(case, device, how)
         choice = dispatch.choose(problem)
         options = [Option(choice.kernel, choice.config, choice.predicted)]
         options += [Option(rung, config, s) for s, rung, config in dispatch.ranked(problem)]
@@ -132,17 +143,21 @@ class Task:
         ordered = sorted(known.values(), key=lambda option: option.predicted)
         limit = QUICK.longest if within is None else within * ordered[0].predicted
         kept = [o for o in ordered if o.predicted <= limit or o.name == chosen]
-        return Task(case, problem, tuple(kept), chosen)
+        return Task(case, how, problem, tuple(kept), chosen)
 
+    def __str__(self) -> str:
+        return f"{self.case}, {FAST} sums" if self.how == FAST else str(self.case)
 
-def competitor(option: Option, problem: Problem, case: Case) -> Competitor:
-    """The option ready to run on any operands of the problem."""
-    kernel, config = option.kernel, option.config
-    if kernel is None:
-        return Competitor(CUBLAS, reference(case))
-    run = lambda a, b, c: plan.run(kernel, problem, config, a, b, c)  # noqa: E731
-    refusal = kernel.why_not(config.view(problem))
-    return of_rung(option.name, run, kernel, config, refusal=refusal)
+    def competitor(self, option: Option) -> Competitor:
+        """The option ready to run on any operands of the problem."""
+        kernel, config = option.kernel, option.config
+        if kernel is None:
+            return Competitor(CUBLAS, reference(self.case, self.how))
+        run = lambda a, b, c, *more: plan.run(  # noqa: E731
+            kernel, self.problem, config, a, b, c, *lines_scales(self.case, *more)
+        )
+        refusal = kernel.why_not(config.view(self.problem))
+        return of_rung(option.name, run, kernel, config, refusal=refusal)
 
 
 def search(
@@ -166,7 +181,7 @@ def search(
             results[name] = Result(option, None, f"failed: {reason}")
             continue
         with watched(f"{name} on {task.case}"):
-            entrant = admit(competitor(option, task.problem, task.case), bench, QUICK)
+            entrant = admit(task.competitor(option), bench, QUICK)
         if entrant.loop:
             loops[name] = entrant.loop
             continue

@@ -8,6 +8,7 @@ weights', whose K is cut. `competitors.grouped` says who races.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ from ..views import Selection, View, newest_of
 
 LAYERS, PRODUCTS = ("up", "down"), ("forward", "data", "weight")
 TOKENS = (32, 512, 4096, 32768)
+SCALINGS = ("row", "block")
 #: Problems that are listed one by one.
 WORST = 8
 
@@ -32,31 +34,46 @@ EXAMPLES = """
 python -m perf moe --limit 60 --minutes 9
 python -m perf moe --part 1/6 --peers quack --out moe.jsonl
 python -m perf moe --model deepseek-v3 --product weight --tokens 4096 --sizes zipf,empty
+python -m perf moe --model deepseek-v3 --tokens 4096 --scaling row,block
 """
 
 
-def case(model: str, layer: str, product: str, tokens: int, sizes: str) -> Case:
+def case(
+    model: str, layer: str, product: str, tokens: int, sizes: str, scaling: str | None = None
+) -> Case:
     of = MODELS[model]
     rows, cut = tokens * of.top, "k" if product == "weight" else "m"
     N, K = (2 * of.width, of.hidden) if layer == "up" else (of.hidden, of.width)
     forward, data, weight = (rows, N, K, "NT"), (rows, K, N, "NN"), (N, K, rows, "TN")
     dimensions = {"forward": forward, "data": data, "weight": weight}[product]
-    return Case(*dimensions, groups=Groups(cut, of.experts, of.top, sizes))
+    groups = Groups(cut, of.experts, of.top, sizes)
+    if scaling is None:
+        return Case(*dimensions, groups=groups)
+    # The tensor cores read 8 bits along K alone, so whoever quantises stores all of it so; and
+    # blocks of weights are square.
+    word = "block block" if (scaling, product) == ("block", "weight") else scaling
+    return Case(*dimensions[:3], "NT", "fp8", groups=groups, scaling=word)
 
 
 def problems(
-    models=MODELS, layers=LAYERS, products=PRODUCTS, tokens=TOKENS, sizes=SIZES
+    models=MODELS, layers=LAYERS, products=PRODUCTS, tokens=TOKENS, sizes=SIZES, scalings=(None,)
 ) -> list[Problem]:
     """Those of all these models, layers and products, model by model; by default 360."""
     return [
-        Problem("/".join(map(str, one)), MODELS[one[0]].title, " ".join(one[1:3]), case(*one))
-        for one in itertools.product(models, layers, products, tokens, sizes)
+        Problem(
+            "/".join(str(word) for word in one if word),
+            MODELS[one[0]].title,
+            " ".join(one[1:3]),
+            case(*one),
+        )
+        for one in itertools.product(models, layers, products, tokens, sizes, scalings)
     ]
 
 
 def drawn(args: argparse.Namespace) -> list[Problem]:
     """Those that were asked for, in an order of the seed's, so that the first are a sample."""
-    found = problems(args.model, args.layer, args.product, args.tokens, args.sizes)
+    scalings = args.scaling or (None,)
+    found = problems(args.model, args.layer, args.product, args.tokens, args.sizes, scalings)
     random.Random(args.seed).shuffle(found)
     return found[: args.limit]
 
@@ -67,6 +84,8 @@ def options(command: argparse.ArgumentParser) -> None:
     cli.add_choices(command, "--product", PRODUCTS)
     cli.add_choices(command, "--tokens", TOKENS, cli.positive)
     cli.add_choices(command, "--sizes", SIZES)
+    told = "race fp8 with these scales (row, block) instead: tritemm.scaled_grouped_mm"
+    cli.add_list(command, "--scaling", cli.one_of(*SCALINGS), told)
     count = cli.argument(cli.positive)
     command.add_argument("--limit", type=count, help="no more than so many, drawn by --seed")
     command.add_argument("--minutes", type=count, default=float("inf"), help="end within so many")
@@ -200,4 +219,9 @@ def plot_moe(rows: list[Row], selection: Selection):
     return figure
 
 
-VIEWS = {"moe": View(newest_of("moe", problems), parts, plot_moe, "moe 1")}
+VIEWS = {
+    "moe": View(newest_of("moe", problems), parts, plot_moe, "moe 1"),
+    "scaled moe": View(
+        newest_of("scaled moe", functools.partial(problems, scalings=SCALINGS)), parts
+    ),
+}

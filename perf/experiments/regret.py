@@ -88,7 +88,7 @@ def field(task: Task, results: Sequence[Result], operands: Operands, best: int) 
     names = [r.name for r in searches.timed(results) if r.name != task.chosen][:best]
     chosen, *references = matmul(task.case, operands, [CHOICE])
     known = {option.name: option for option in task.options}
-    others = [searches.competitor(known[name], task.problem, task.case) for name in names]
+    others = [task.competitor(known[name]) for name in names]
     return [dataclasses.replace(chosen, rivals=tuple(names)), *others, *references]
 
 

@@ -71,7 +71,7 @@ def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
                     continue
                 lines = (json.dumps(to_json(task, r), separators=(",", ":")) for r in results)
                 record(args.out, lines)
-                print(f"[{index + 1}/{len(tasks)}] {task.case}: {text(task, results)}", flush=True)
+                print(f"[{index + 1}/{len(tasks)}] {task}: {text(task, results)}", flush=True)
                 if any(result.error and result.error.startswith("wrong") for result in results):
                     status = 1
     except KeyboardInterrupt:
@@ -85,8 +85,9 @@ def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
 def to_json(task: Task, result: Result) -> dict[str, Any]:
     """One line: the problem, the option, what it took and what was expected, in microseconds.
 
-    `precision` and `accumulate` are there where they are not the type's own; `error` where there
-    is no time; `scaled` where the time is; `chosen` on the line of the dispatcher's choice.
+    `precision` and `accumulate` are there where they are not the type's own; `scaling` where
+    operands have scales; `error` where there is no time; `scaled` where the time is; `chosen` on
+    the line of the dispatcher's choice.
     """
     case, option = task.case, result.option
     us, predicted = (s and float(f"{1e6 * s:.5g}") for s in (result.seconds, option.predicted))
@@ -99,7 +100,8 @@ def to_json(task: Task, result: Result) -> dict[str, Any]:
     }  # fmt: skip
     more = {
         "precision": case.precision if case.dtype == "fp32" else None,
-        "accumulate": case.accumulate if case.accumulate != ACCUMULATE[case.dtype] else None,
+        "accumulate": task.how if task.how != ACCUMULATE[case.dtype] else None,
+        "scaling": case.scaling,
         "error": result.error,
         "scaled": result.scaled,
         "chosen": result.name == task.chosen,

@@ -46,6 +46,12 @@ def test_training_beside_torch(example, capsys, monkeypatch):
         assert abs(ours - theirs) < 0.01 < abs(other - theirs)
     ours, seeds = (float(x) for x in re.findall(r"is (\S+) from torch on average", out))
     assert ours < 1e-3 < seeds
+    assert train_gpt.main(["--tiny", "--steps", "2", "--dtype", "fp8"]) == 0
+    heads, first, _, third, end, _, *told = capsys.readouterr().out.splitlines()
+    assert heads.split()[-2:] == ["a", "third"] and len(told) == 3
+    assert end.split()[1:] == third.split()[1:]  # the last tenth of three steps
+    theirs, ours = map(float, first.split()[1:3])
+    assert 0 < abs(theirs - ours) < 0.02
 
 
 def test_another_seed_is_another_run_and_the_same_one_is_not(example):

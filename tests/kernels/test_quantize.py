@@ -77,9 +77,12 @@ def check(got, x, dtype, scaling):
 
 
 def check_both(x, dtype, scaling, transpose):
+    if isinstance(transpose, str) and scaling != "block":
+        transpose = scaling
     found = quantize(x, dtype, scaling, transpose=transpose)
-    for got, each in zip(found if transpose else (found,), (x, x.mT), strict=False):
-        check(got, each, dtype, scaling)
+    words = scaling, transpose if isinstance(transpose, str) else scaling
+    for got, each, word in zip(found if transpose else (found,), (x, x.mT), words, strict=False):
+        check(got, each, dtype, word)
 
 
 SHAPES = [
@@ -90,7 +93,7 @@ SHAPES = [
 @pytest.mark.wide
 @sweep(
     shape=ids(SHAPES), source=ids([BF16, HALF, FP32]), dtype=ids(LARGEST), scaling=ids(SCALINGS),
-    transpose=ids([False, True]), layout=ids("NTS"),
+    transpose=ids([False, True, "block2d"]), layout=ids("NTS"),
 )  # fmt: skip
 def test_values_and_scales_are_torchs(shape, source, dtype, scaling, transpose, layout):
     """Magnitudes reach into the subnormal numbers of fp8; NaN stands around a strided x."""
@@ -100,7 +103,7 @@ def test_values_and_scales_are_torchs(shape, source, dtype, scaling, transpose, 
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("transpose", [False, True, "block2d"])
 @pytest.mark.parametrize("dtype", LARGEST, ids=str)
 @pytest.mark.parametrize("source", [BF16, HALF], ids=str)
 def test_every_number_of_16_bits(source, dtype, transpose):
@@ -209,10 +212,11 @@ def test_several_matrices(scaling, turned):
 
 
 @pytest.mark.parametrize("sizes", [(9, 0, 140, 130, 1), (128, 256), (0,), (0, 0, 3)], ids=str)
-def test_groups_begin_at_multiples_of_128_of_the_transpose(sizes):
+@pytest.mark.parametrize("scaling", ["block", "block2d"])
+def test_groups_begin_at_multiples_of_128_of_the_transpose(sizes, scaling):
     offs, rest = offsets(sizes), 5
     x = operand(sum(sizes) + rest, 70, BF16)
-    a, t, ends = quantize(x, E4M3, "block", transpose=True, offs=offs)
+    a, t, ends = quantize(x, E4M3, "block", transpose=scaling, offs=offs)
     check(a, x, E4M3, "block")
     padded = [-(-n // 128) * 128 for n in sizes]
     assert ends.tolist() == list(itertools.accumulate(padded)) and ends.dtype == torch.int32
@@ -220,7 +224,7 @@ def test_groups_begin_at_multiples_of_128_of_the_transpose(sizes):
     begin = 0
     for n, size, (i, j) in zip(sizes, padded, bounds(offs), strict=True):
         part = slice(begin, begin + n)
-        values, scale = wanted(x[i:j].mT, E4M3, "block") if n else (t.values[:, part].cpu(), None)
+        values, scale = wanted(x[i:j].mT, E4M3, scaling) if n else (t.values[:, part].cpu(), None)
         assert torch.equal(codes(t.values[:, part]), codes(values))
         assert not codes(t.values[:, begin + n : begin + size]).any()
         if n:
@@ -234,6 +238,15 @@ def test_groups_that_decrease_or_reach_out(ends):
     a, t, ends = quantize(x, E4M3, "block", transpose=True, offs=offs)
     check(a, x, E4M3, "block")
     assert (ends.diff() >= 0).all() and 0 <= ends[0] <= ends[-1] <= t.values.shape[1]
+
+
+@pytest.mark.parametrize("shape", [(300, 1), (1, 300)], ids=str)
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_one_row_or_column_and_its_transpose(scaling, shape):
+    """Strides of 1 where there is one element: ptxas of CUDA 12.8 crashed on "tensor"."""
+    for source in (BF16, FP32):
+        for turned in (True, "block2d"):
+            check_both(operand(*shape, source), E4M3, scaling, turned)
 
 
 def test_every_element_of_an_expanded_matrix():
@@ -356,9 +369,10 @@ def test_what_has_no_data_has_shapes():
 )
 def test_opcheck(layout, scaling):
     x = operand(5, 200, FP32, layout)
-    torch.library.opcheck(op.QUANTIZE, (x, E4M3, scaling, True, None))
+    for turned in {scaling, "block2d"} if scaling == "block" else {scaling}:
+        torch.library.opcheck(op.QUANTIZE, (x, E4M3, scaling, turned))
     seed = torch.tensor(3, device=DEVICE)
-    torch.library.opcheck(op.QUANTIZE, (x, INT8, scaling, False, seed))
+    torch.library.opcheck(op.QUANTIZE, (x, INT8, scaling, None, seed))
 
 
 class Named(torch.Tensor):
@@ -395,7 +409,11 @@ REFUSED = {
     ),
     "a dtype": ((matrix, BF16), {}, ValueError, "dtype is torch.bfloat16; "),
     "a scaling": ((matrix, "fp8", "col"), {}, ValueError, "'col'; .* tensor, row, block, block2d"),
-    "a flag": ((matrix,), {"transpose": "yes"}, TypeError, "transpose must be True or False"),
+    "a flag": ((matrix,), {"transpose": 1}, TypeError, "transpose must be True or False"),
+    "a word": ((matrix,), {"transpose": "yes"}, ValueError, "'yes'; for .*='row' it is 'row'$"),
+    "another word": (
+        (matrix, "fp8", "block"), {"transpose": "row"}, ValueError, "'block' or \"block2d\"",
+    ),
     "odds": ((matrix,), {"stochastic": 1}, TypeError, "stochastic must be True or False"),
     "a batch": ((matrix[None],), {"transpose": True}, ValueError, r"\[1, 4, 4\]; .* \[M, K\] with"),
 }

@@ -13,7 +13,7 @@ from perf.engine import Plan, Sample
 from perf.experiments import experts, moe, show
 from perf.experiments.experts import BATCHED
 from perf.groups import EMPTY, MODELS, ZIPF, Model, routed
-from perf.rows import DENSE, NULL, REFERENCE
+from perf.rows import AUTO_FAST, DENSE, NULL, REFERENCE
 from perf.stats import geomean
 from perf.views import Selection
 from tests.perf.fakes import by_name, flat, kept, on_cpu, ran, row
@@ -90,6 +90,28 @@ def test_groups_race_torchs_and_equal_ones_dense_products_too(timed, tmp_path, c
         assert all(of.p50 == pytest.approx(0.5, rel=0.03) for of in (ours.versus or {}).values())
     told = capsys.readouterr().out
     assert "torch against itself" in told and "the worst" in told
+
+
+@interpreted
+def test_groups_of_fp8_race_dense_products_where_torch_has_none(timed, tmp_path, monkeypatch):
+    timed |= {OURS: 0.8e-3, AUTO_FAST: 0.6e-3, TORCH_MM: 0.4e-3, MATMUL: 0.4e-3}
+    words = (*WORDS, "--sizes", "balanced,zipf", "--scaling", "row,block", "--peers", "quack")
+
+    def torchs(a, b, of_a, of_b, offs, *, out_dtype, use_fast_accum):
+        assert out_dtype == torch.bfloat16 and of_a.dim() == 1
+        return tritemm.scaled_grouped_mm(a, b, of_a, "row", of_b, "row", offs=offs)
+
+    monkeypatch.setattr(torch, "_scaled_grouped_mm", torchs)
+    status, found = ran(tmp_path / "x.jsonl", *words)
+    assert status == 0 and {r.experiment for r in found} == {"scaled moe"}
+    assert len({r.id for r in found}) == 12
+    for ours in (r for r in found if r.competitor == OURS):
+        word = ours.id.rpartition("/")[2]
+        assert ours.outcome == "measured" and ours.case.scaling.startswith(word)
+        assert (ours.ratio is None) is (word == "block")
+        assert (MATMUL in (ours.versus or {})) is ("/zipf/row" not in ours.id)
+    table = show.VIEWS["scaled moe"].table(found, Selection())
+    assert "weight" in table and "nan" not in table
 
 
 @interpreted

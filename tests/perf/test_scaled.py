@@ -1,5 +1,6 @@
 """Products of operands with scales: their data, the check, who races, and what is shown of it."""
 
+import itertools
 import types
 
 import pytest
@@ -9,14 +10,17 @@ from perf import competitors, operands, race
 from perf.case import ACCUMULATE, FAST, SCALINGS, Case
 from perf.engine import Competitor, Plan, admit
 from perf.experiments import show
-from perf.rows import AUTO_FAST, NULL, REFERENCE, TORCH_FAST
+from perf.groups import BALANCED, EMPTY, Groups
+from perf.rows import AUTO_FAST, DENSE, NULL, REFERENCE, TORCH_FAST
 from perf.searches import tasks_of
 from perf.views import Selection
 from tests.perf.fakes import FakeBench, on_cpu, ran
+from tools.fit import samples
 from tritemm.budget import dequantized
 from tritemm.compile.asm import DEVICES
 from tritemm.plan import kinds
 from tritemm.problem import INTERPRETED
+from tritemm.rungs import find
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
@@ -138,9 +142,88 @@ def test_what_is_compiled_ahead_is_what_runs(scaling, monkeypatch):
     assert len(items) == (1 if scaling == "block" else 2)
 
 
-def test_products_with_scales_are_not_searched(capsys):
-    assert tasks_of([case_of("row", dtype="int8")], None) == []
-    assert "products with scales are not searched" in capsys.readouterr().err
+# What is searched
+
+
+@interpreted
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_candidates_are_exact_on_integers_and_a_wrong_scale_is_found(scaling):
+    case = case_of(scaling, size=(24, 32, 272))
+    tasks = tasks_of([case], None)
+    assert [task.how for task in tasks] == case.sums
+    given, want = operands.integers(case, "cpu")
+    for task in tasks:
+        task.competitor(task.options[0]).run(*given)
+        assert operands.exactly(given[2], want).ok
+        assert str(task).endswith("fast sums") is (task.how == FAST)
+    a, b, c, of_a, of_b = given
+    of_b[-1, -1] *= 2
+    task.competitor(task.options[0]).run(a, b, c, of_a, of_b)
+    assert not operands.exactly(c, want).ok
+
+
+def test_a_searched_products_line_is_the_problem_that_was_searched():
+    device = DEVICES[90]
+    line = {"M": 24, "N": 32, "K": 272, "layout": "NT", "dtype": "fp8", "out": "bf16"}
+    for how, word in ((None, "block"), (FAST, "row"), (None, "row")):
+        row = line | {"scaling": word, "us": 3.0, "kernel": "scaled"}
+        row["config"] = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 128}
+        row |= {"accumulate": how} if how else {}
+        sample = samples._sample(row, {"scaled": find("scaled")}, device, 1)
+        case = case_of(word, size=(24, 32, 272))
+        assert sample.problem == competitors.problem_of(case, device, how)
+        assert sample.problem.scales.promoted is (how != FAST)
+
+
+def test_fp8_without_scales_and_int8_with_them_are_not_searched(capsys):
+    assert tasks_of([Case(64, 64, 64, "NT", "fp8"), case_of("row", dtype="int8")], None) == []
+    assert capsys.readouterr().err.count("what is searched with scales is fp8") == 2
+
+
+# Groups
+
+
+def group_case(scaling, cut, sizes):
+    size = (24, 32, 272) if cut == "m" else (24, 32, 640)
+    groups = Groups(cut, 4, 1, sizes)
+    return Case(*size, "NT", "fp8", scaling=scaling, groups=groups)
+
+
+GROUPED = [("row", "m"), ("block", "m"), ("row", "k"), ("block block", "k")]
+
+
+@interpreted
+@pytest.mark.parametrize("sizes", [BALANCED, EMPTY])
+@pytest.mark.parametrize(("scaling", "cut"), GROUPED)
+def test_groups_with_scales_are_right_and_dense_products_stand_beside(scaling, cut, sizes):
+    case = group_case(scaling, cut, sizes)
+    there = FakeBench(case, {})
+    found = {each.name: each for each in competitors.grouped(case, there.sets[0])}
+    names = ["auto", AUTO_FAST][: len(case.sums)]
+    for name in names:
+        assert admit(found[name], there, Plan()).outcome == "measured"
+    rows = scaling == "row"
+    assert (found[REFERENCE].refusal is None) is (found[TORCH_FAST].refusal is None) is rows
+    dense = DENSE + "auto"
+    assert (dense in found) is (dense in found["auto"].rivals) is (not rows or sizes == BALANCED)
+    if dense in found:
+        assert admit(found[dense], there, Plan()).outcome == "measured"
+    *_, offs, _, of_b = there.sets[0]
+    assert len(offs) == 4 and of_b.dim() == 2 + (cut == "m" or rows)
+
+
+@pytest.mark.parametrize(("scaling", "cut"), GROUPED)
+def test_each_groups_product_has_its_scales(scaling, cut):
+    case = group_case(scaling, cut, EMPTY)
+    a, b, c, offs, of_a, of_b = operands.operands(case, "cpu")
+    for x, y, z, *scales in operands.products(case, a, b, c, offs, of_a, of_b):
+        right(x, y, z, *scales)
+    for g, (i, j) in enumerate(itertools.pairwise([0, *offs.tolist()])):
+        x, y = (dequantized(*(t[g] if t.dim() == 3 else t for t in each))
+                for each in ((a, of_a), (b.mT, of_b)))  # fmt: skip
+        want = x[i:j] @ y.mT if cut == "m" else x[:, i:j] @ y[:, i:j].mT
+        found = c[i:j] if cut == "m" else c[g]
+        assert torch.allclose(found.double(), want.double(), rtol=0.02, atol=0.05)
 
 
 # What is shown

@@ -156,7 +156,8 @@ WRONG = {
         ValueError, "output_dtype is torch.float64",
     ),
     "kernel": (
-        (FP8, FP8.mT, ONE, "tensor", ONE, "tensor"), {"kernel": "tiled"}, ValueError, "scaled",
+        (FP8, FP8.mT, ONE, "tensor", ONE, "tensor"), {"kernel": "tiled"}, ValueError,
+        r"operands have scales; kernel=\"\w+\" can run this",
     ),
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
 import json
 import math
@@ -10,14 +11,12 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import torch
-
-from tritemm.problem import ACCUMULATE, Device, Problem, short_name, stored
+from perf.case import ACCUMULATE, FAST, Case
+from perf.competitors import problem_of
+from tritemm.problem import Device, Problem
 from tritemm.problem.config import Config, config_of
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
-
-_DTYPES = {short_name(t): t for t in (*ACCUMULATE, torch.int32)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +56,7 @@ def read(paths: Iterable[Path], device: Device) -> list[Sample]:
             try:
                 row = json.loads(line)
                 search += "command" in row
-                known = row.get("us") and row["kernel"] in rungs and row["dtype"] in _DTYPES
+                known = row.get("us") and row["kernel"] in rungs and row["dtype"] in ACCUMULATE
                 if known:
                     samples.append(_sample(row, rungs, device, search))
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -84,20 +83,19 @@ def _rung_of(name: str, config: Config) -> str:
 
 
 def _asked(row: Mapping, device: Device) -> Problem:
-    """The problem of a line's M, N, K, batch, layout, dtype and out: contiguous operands."""
-    batch = (row["batch"],) if row.get("batch", 1) > 1 else ()
-    dtype, out = _DTYPES[row["dtype"]], _DTYPES[row["out"]]
-    M, N, K = row["M"], row["N"], row["K"]
-
-    def matrix(rows: int, cols: int, layout: str, dtype: torch.dtype) -> torch.Tensor:
-        return stored(torch.empty, *batch, rows, cols, layout=layout, dtype=dtype, device="meta")
-
-    a, b = matrix(M, K, row["layout"][0], dtype), matrix(K, N, row["layout"][1], dtype)
-    return Problem.of(
-        a,
-        b,
-        matrix(M, N, "N", out),
-        accumulate=_DTYPES[row["accumulate"]] if "accumulate" in row else None,
+    """The problem of a line: contiguous operands."""
+    dtype, how = row["dtype"], row.get("accumulate")
+    case = Case(
+        *(row[name] for name in ("M", "N", "K")),
+        layout=row["layout"],
+        dtype=dtype,
+        accumulate=ACCUMULATE[dtype] if how in (None, FAST) else how,
         precision=row.get("precision", "ieee"),
-        device=device,
+        batch=row.get("batch", 1),
+        out_dtype=row["out"],
+        scaling=row.get("scaling"),
     )
+    return _problem(case, device, how)
+
+
+_problem = functools.lru_cache(maxsize=1024)(problem_of)

@@ -40,7 +40,7 @@ def linear_8bit(
             turn = turn or (in_transform() and scale is None and known is None)
     lines, blocks, usual = RECIPES[recipe if scale is None else "row"]
     kind, rows = "fp8" if scale is None else "int8", as_rows(x)
-    made = quantize(rows, kind, lines, transpose=turn, offs=offs if turn else None)
+    made = quantize(rows, kind, lines, transpose=turn and blocks, offs=offs if turn else None)
     a = (*made[0], *made[1]) if turn else (*made, None, None)
     b = known or (quantize(weight, kind, blocks) if scale is None else (weight, scale.float()))
     how = recipe, dtype or usual, word_of("auto", None, invariant)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..dtypes import REAL, check_flag
-from ..op.quantize import QUANTIZE, TYPES
+from ..op.quantize import TYPES, quantized
 from ..problem import RECIPES, spread
 from .arguments import pair, without_tensors
 from .groups import check_groups
@@ -31,7 +31,7 @@ class Quantized(NamedTuple):
 
 def quantize(
     x: torch.Tensor, dtype: str | torch.dtype = "fp8", scaling: str = "row", *,
-    transpose: bool = False, stochastic: bool = False, offs: torch.Tensor | None = None,
+    transpose: bool | str = False, stochastic: bool = False, offs: torch.Tensor | None = None,
 ) -> Any:  # fmt: skip
     """x, [..., M, K] in float16, bfloat16 or float32, as values of 8 bits times fp32 scales.
 
@@ -40,9 +40,10 @@ def quantize(
         scaling: what shares a scale. "tensor": all of x, []; "row": [..., M, 1]; "block": 128 along
             K, [..., M, ceil(K / 128)] with M contiguous; "block2d": 128 x 128 of each matrix,
             [..., ceil(M / 128), ceil(K / 128)].
-        transpose: also quantise x.mT, of a 2-D x, which is returned second.
+        transpose: also quantise x.mT, of a 2-D x, which is returned second; "block2d": in such
+            blocks, though x is in those of "block".
         stochastic: round up or down at random, so that the mean is x / scale; else to the nearest.
-        offs: [G], int32, where groups of rows end, as of `grouped_mm`; with "block" and transpose.
+        offs: [G], int32, where groups of rows end, as of `grouped_mm`; with "block" and transpose=.
             In x.mT each group then begins at a multiple of 128 columns, with zeros behind it, and
             where they end there is returned third: the `offs` of `scaled_grouped_mm` with
             `in_blocks`.
@@ -62,7 +63,6 @@ def quantize(
     >>> tritemm.quantize(torch.tensor([[127.0, -2.5]], device=device), "int8").values.tolist()
     [[127, -2]]
     """
-    check_flag("transpose", transpose)
     check_flag("stochastic", stochastic)
     if not isinstance(x, torch.Tensor):
         how = {"transpose": transpose, "stochastic": stochastic, "offs": offs}
@@ -76,6 +76,15 @@ def quantize(
         raise ValueError(f"dtype is {dtype!r}; x is quantised to one of {able}")
     if not isinstance(scaling, str) or scaling not in RECIPES:
         raise ValueError(f"scaling is {scaling!r}; it is one of {', '.join(RECIPES)}")
+    turned: str | None = scaling
+    if isinstance(transpose, str):
+        if transpose not in {scaling, "block2d" if scaling == "block" else scaling}:
+            told = f"{scaling!r}" + ' or "block2d"' * (scaling == "block")
+            raise ValueError(f"transpose is {transpose!r}; for scaling={scaling!r} it is {told}")
+        turned = transpose
+    else:
+        check_flag("transpose", transpose)
+        turned = scaling if transpose else None
     if offs is not None and (not transpose or scaling != "block"):
         raise ValueError('offs= is for scaling="block" and transpose=True; leave it out')
     if x.dim() < 2 or (x.dim() > 2 and transpose):
@@ -87,7 +96,7 @@ def quantize(
     lines = x.detach().flatten(0, -3 if apart else -2)
     if offs is not None:
         check_groups(x, x.mT, offs, ("x", "x"))
-    made = QUANTIZE(lines, target, scaling, transpose, seed, offs)
+    made = quantized(lines, target, scaling, turned, seed, offs)
     if transpose:
         return Quantized(*made[:2]), Quantized(*made[2:4]), *made[4:]
     if apart:

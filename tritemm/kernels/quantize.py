@@ -75,16 +75,19 @@ def quantize_kernel(
     x, values, scale, values_t, scale_t, seed, offs, ends,
     count, M, K, stride_m, stride_k, pitch, pitch_t,
     scale_m, scale_k, scale_tm, scale_tk, next_x, next_values, next_scale,
-    LARGEST: tl.constexpr, MANTISSA: tl.constexpr, LINES: tl.constexpr, FIND: tl.constexpr,
-    STORE: tl.constexpr, DRAW: tl.constexpr, TRANSPOSE: tl.constexpr, GROUPS: tl.constexpr,
-    A: tl.constexpr, B: tl.constexpr,
+    LARGEST: tl.constexpr, MANTISSA: tl.constexpr, LINES: tl.constexpr, LINES_T: tl.constexpr,
+    FIND: tl.constexpr, STORE: tl.constexpr, DRAW: tl.constexpr, TRANSPOSE: tl.constexpr,
+    GROUPS: tl.constexpr, A: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """Scales of a tile [A, B] of x and of its transpose, if `FIND`; their codes, if `STORE`.
 
+    With `LINES`, or `LINES_T` in the transpose, each line of a tile has a scale, else all of it.
     Further matrices begin `next_x`, `next_values` and `next_scale` elements on; of several there is
     no transpose. The rows of `count` groups, GROUPS at most, end at `offs`, and the columns of the
     transpose that they become at `ends`, multiples of A: zeros stand behind each.
     """
+    values = values.to(tl.pointer_type(tl.uint8), bitcast=True)
+    values_t = values_t.to(tl.pointer_type(tl.uint8), bitcast=True)
     across = tl.cdiv(K, B)
     tiles = tl.cdiv(M if GROUPS == 0 else pitch_t, A) * across
     # int64: M * K can pass 2**31
@@ -113,15 +116,19 @@ def quantize_kernel(
         code = codes(tile, found, seed, four, LARGEST, MANTISSA, DRAW)
         tl.store(values + before + rows * pitch + cols, code, mask=(rows < last) & (cols < pitch))
     if TRANSPOSE:
-        tile = tl.reshape(tile if LINES else code, [4, A // 4, B])
+        SAME: tl.constexpr = not LINES and not LINES_T
+        tile = tl.reshape(code if SAME else tile, [4, A // 4, B])
         tile = tl.reshape(tl.permute(tile, [2, 1, 0]), [B, A])
         rows, cols = i * A + nth[None, :], col[:, None]
-        scale_t += (col if LINES else j) * scale_tm + i * scale_tk
-        if LINES:
-            found = scale_of(tile, scale_t, col < K, LARGEST, LINES, FIND)
+        line, inside = (col, col < K) if LINES_T else (j, j >= 0)
+        scale_t += line * scale_tm + i * scale_tk
+        if SAME:
+            if FIND:
+                tl.store(scale_t, found)
+        else:
+            found = scale_of(tile, scale_t, inside, LARGEST, LINES_T, FIND)
             four = (cols * pitch_t + i * A) // 4 + tl.arange(0, A // 4)[None, :]
-        elif FIND:
-            tl.store(scale_t, found)
+            if STORE:
+                tile = codes(tile, found, seed, four, LARGEST, MANTISSA, DRAW)
         if STORE:
-            code = codes(tile, found, seed, four, LARGEST, MANTISSA, DRAW) if LINES else tile
-            tl.store(values_t + cols * pitch_t + rows, code, mask=(rows < pitch_t) & (cols < K))
+            tl.store(values_t + cols * pitch_t + rows, tile, mask=(rows < pitch_t) & (cols < K))

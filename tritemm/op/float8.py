@@ -19,11 +19,13 @@ from ..problem import FP8
 from ..runtime.operators import define, implement_whole
 from ..runtime.torch_private import Derivatives, onwards
 from .groups import of_each_group
-from .quantize import QUANTIZE
+from .quantize import quantized
 from .scaled import scaled
 
 E4M3, E5M2 = FP8
-#: What shares a scale in x and in gradients, and in the weight; and the type of gradients.
+#: What shares a scale in x and in gradients, and in the weight and x.T; and the type of gradients.
+#: So of the two operands of each product, one has scales of blocks of 128 x 128: where both have
+#: theirs along K alone, a product takes 1.3 times as long, since each sum has a factor of its own.
 RECIPES = {"block": ("block", "block2d", E4M3), "row": ("row", "row", E5M2)}
 #: `a` is x quantised, [rows, K], `at` its transpose, for the weight's gradient, and `b` the weight,
 #: [N, K] or [groups, N, K]. A weight of 8 bits is `b` itself.
@@ -80,18 +82,17 @@ def _gradients(ctx, grad, weight, scale, at, at_scale, offs):
     if needs[1] and of_weight == torch.int8:  # whose scales are along what is summed over here
         found[1] = grad @ (weight * scale).to(grad.dtype)
     elif needs[1]:
-        g, g_scale, *turned = QUANTIZE(
-            rows, dtype, lines, needs[2], None, offs if needs[2] else None
-        )
+        how = (lines, None, offs) if needs[2] else ()
+        g, g_scale, *turned = quantized(rows, dtype, lines, *how)
         w, w_scale = weight.mT, scale.mT  # of blocks of fp8
         if of_weight not in FP8:
-            w, w_scale = QUANTIZE(w, E4M3, blocks, False, None)
+            w, w_scale = quantized(w, E4M3, blocks)
         product = _product(g, g_scale, w, w_scale, offs, grad.dtype, kernel)
         found[1] = product.view(*grad.shape[:-1], weight.shape[-1])
     if needs[2]:
         g, g_scale, *ends = turned or _transpose(rows, dtype, lines, offs)
         if at_scale is None:
-            at, at_scale, *_ = _transpose(as_rows(at), E4M3, lines, offs)
+            at, at_scale, *_ = _transpose(as_rows(at), E4M3, blocks, offs)
         found[2] = _product(g, g_scale, at, at_scale, ends[0] if ends else None, of_weight, kernel)
     if needs[3] and offs is None:
         found[3] = rows.sum(0, dtype=torch.float32).to(of_bias)
@@ -100,11 +101,11 @@ def _gradients(ctx, grad, weight, scale, at, at_scale, offs):
     return tuple(found.values())
 
 
-def _transpose(rows, dtype, lines, offs) -> list[torch.Tensor]:
+def _transpose(rows, dtype, scaling, offs) -> list[torch.Tensor]:
     """`rows` transposed and quantised; of groups, in blocks, and where these end."""
     if offs is None:
-        return QUANTIZE(rows.mT, dtype, lines, False, None)
-    return QUANTIZE(rows, dtype, lines, True, None, offs)[2:]
+        return quantized(rows.mT, dtype, scaling)
+    return quantized(rows, dtype, "block", scaling, None, offs)[2:]
 
 
 implement_whole(LINEAR, _linear, _fake, lambda keys, _, *args: _Linear.record(keys, *args))

@@ -204,6 +204,7 @@ class Kind:
         device: Device,
         dtype: torch.dtype,
         precision: str,
+        sums: str,
         element: int,  # bytes of C for an element of the product
         layouts: str,
         wide: tuple[bool, bool],  # whether loads of A and B are 16 bytes wide
@@ -227,7 +228,7 @@ class Kind:
         if self.itemsize == 2:
             self.types = "16-bit"
         elif self.itemsize == 1 and dtype.is_floating_point:
-            self.types = "fp8"
+            self.types = "fp8" if sums == "whole" else f"fp8-{sums}"
         self.ffma = self.types == "ieee"
         if self.ffma:
             self.hungry = 0.0
@@ -277,6 +278,7 @@ def kind_of(view: Problem) -> Kind:
         view.device,
         a.dtype,
         view.precision,
+        _sums(view),
         c.dtype.itemsize // epilogue.per_column,
         a.layout + b.layout,
         (a.vectorised, b.vectorised),
@@ -284,6 +286,11 @@ def kind_of(view: Problem) -> Kind:
         _c_major(c),
         (epilogue.bias is not None, epilogue.activation, residual),
     )
+
+
+def _sums(view: Problem) -> str:
+    """`Problem.sums`; those that each column's scale multiplies, which threads load, apart."""
+    return "columns" if view.sums == "block" and view.lines_per_scale[1] == 1 else view.sums
 
 
 _kind = functools.lru_cache(maxsize=1024)(Kind)
