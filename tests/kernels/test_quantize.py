@@ -412,7 +412,10 @@ REFUSED = {
     "a flag": ((matrix,), {"transpose": 1}, TypeError, "transpose must be True or False"),
     "a word": ((matrix,), {"transpose": "yes"}, ValueError, "'yes'; for .*='row' it is 'row'$"),
     "another word": (
-        (matrix, "fp8", "block"), {"transpose": "row"}, ValueError, "'block' or \"block2d\"",
+        (matrix, "fp8", "block"),
+        {"transpose": "row"},
+        ValueError,
+        "'block' or \"block2d\"",
     ),
     "odds": ((matrix,), {"stochastic": 1}, TypeError, "stochastic must be True or False"),
     "a batch": ((matrix[None],), {"transpose": True}, ValueError, r"\[1, 4, 4\]; .* \[M, K\] with"),
