@@ -31,6 +31,7 @@ from torch._dynamo.utils import counters
 import tritemm
 
 from .. import bars, calls, cli, figures, session, tables
+from ..agreement import EPSILON
 from ..calls import MODES, OURS, CallBench, compiled
 from ..case import Case
 from ..engine import Loop, Plan
@@ -49,6 +50,8 @@ ROUNDS, QUICK_LAYERS = 9, 2
 PLAN = Plan(settle=1.0, longest=2.0)
 #: Untimed first steps: they compile, warm up and record a CUDA graph, and replay it.
 WARM = 4
+#: Of the values' root mean square: what one rounding to the type of `Model.dtype` may lose.
+ROUNDED = {None: EPSILON, "fp8": 2.0**-4}
 
 EXAMPLES = """
 python -m perf model
@@ -62,6 +65,7 @@ python -m perf plot model --out model.png
 class Model:
     """A model of transformers by its `name`, in bf16 with random weights and tied embeddings.
 
+    `name` is transformers', and more after a hyphen; `dtype` is what `convert` is asked for.
     `prompt` is sequences x tokens of prefill and of training. Decode adds one token to each of
     `sequences`, whose static cache has room for `room` and holds `filled`. `more` are pairs of a
     field of its config and the value.
@@ -78,6 +82,7 @@ class Model:
     sequences: int = 16
     room: int = 1024
     filled: int = 512
+    dtype: str | None = None
 
     def case(self, work: str) -> Case:
         """The product of the head, which stands for the model where rows want one product."""
@@ -97,7 +102,12 @@ _LLAMA = (("intermediate_size", 8192), ("num_key_value_heads", 8), ("head_dim", 
 _GPT2 = (("resid_pdrop", 0.0), ("embd_pdrop", 0.0), ("attn_pdrop", 0.0))
 LLAMA = Model("llama", "Llama", 8, 2048, 32, 128256, (1, 4096), _LLAMA)
 GPT2 = Model("gpt2", "GPT-2", 12, 768, 12, 50257, (4, 1024), _GPT2)
-MODELS = {model.name: model for model in (LLAMA, GPT2)}
+#: The layers of Llama-3-8B, with next to no head.
+_LLAMA_8B = (("intermediate_size", 14336), ("num_key_value_heads", 8))
+LLAMA_FP8 = Model(
+    "llama-fp8", "Llama-3-8B in fp8", 2, 4096, 32, 1024, (2, 4096), _LLAMA_8B, dtype="fp8"
+)
+MODELS = {model.name: model for model in (LLAMA, GPT2, LLAMA_FP8)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +181,7 @@ def build(model: Model, device: str, seed: int = 0) -> nn.Module:
     import transformers
 
     config = transformers.AutoConfig.for_model(
-        model.name, hidden_size=model.hidden, num_hidden_layers=model.layers,
+        model.name.partition("-")[0], hidden_size=model.hidden, num_hidden_layers=model.layers,
         num_attention_heads=model.heads, vocab_size=model.vocab,
         max_position_embeddings=max(model.prompt[1], model.room), tie_word_embeddings=True,
         pad_token_id=None, bos_token_id=0, eos_token_id=0, **dict(model.more),
@@ -186,7 +196,7 @@ def build(model: Model, device: str, seed: int = 0) -> nn.Module:
     return made
 
 
-def twin(module: nn.Module) -> tuple[nn.Module, tritemm.nn.Report]:
+def twin(module: nn.Module, dtype: str | None = None) -> tuple[nn.Module, tritemm.nn.Report]:
     """A second tree of modules over the same parameters and buffers, as `tritemm.convert` has it.
 
     A tree of its own, not a switch that both read: what torch.compile makes of one says nothing
@@ -196,7 +206,7 @@ def twin(module: nn.Module) -> tuple[nn.Module, tritemm.nn.Report]:
     """
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     made = copy.deepcopy(module, shared)
-    return made, tritemm.convert(made)
+    return made, tritemm.convert(made, dtype=dtype)
 
 
 class Pair:
@@ -205,7 +215,7 @@ class Pair:
     def __init__(self, model: Model, device: str, seed: int):
         self.seed = seed
         self.torchs = build(model, device, seed)
-        self.ours, self.report = twin(self.torchs)
+        self.ours, self.report = twin(self.torchs, model.dtype)
         for line in str(self.report).splitlines():  # what tritemm multiplies in it
             cli.say(f"  {line}")
 
@@ -328,7 +338,7 @@ class ModelBench(CallBench):
         exact: calls.Results,
         plan: Plan,
     ):
-        super().__init__(exact, plan)
+        super().__init__(exact, plan, ROUNDED[cell.model.dtype])
         self.cell, self.steps = cell, steps
         self.mode, self.skipped = f"model {cell.mode}", {}
 

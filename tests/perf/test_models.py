@@ -16,7 +16,7 @@ from perf.calls import MODES as COMPILED
 from perf.calls import OURS
 from perf.engine import Competitor, Plan, Sample
 from perf.experiments import model, show
-from perf.experiments.model import GPT2, LLAMA, Cell, ModelBench, cells
+from perf.experiments.model import GPT2, LLAMA, LLAMA_FP8, Cell, ModelBench, cells
 from perf.machine import State
 from perf.rows import NULL, REFERENCE
 from perf.views import Selection
@@ -34,6 +34,7 @@ LLAMA_SIZES = (("intermediate_size", 64), ("num_key_value_heads", 1), ("head_dim
 TINY = {
     "llama": dataclasses.replace(LLAMA, more=LLAMA_SIZES, **TINY_SIZES),
     "gpt2": dataclasses.replace(GPT2, **TINY_SIZES),
+    "llama-fp8": dataclasses.replace(LLAMA_FP8, more=LLAMA_SIZES, **TINY_SIZES),
 }
 
 
@@ -75,7 +76,7 @@ def toy(monkeypatch):
     """Toys, and twins whose products are `Split`; tritemm's steps take 20 ms, torch's 10."""
     spent, rng = [0.0, 0], random.Random(1)
 
-    def convert(module):
+    def convert(module, dtype=None):
         for part in module.modules():
             if type(part) is nn.Linear:
                 part.__class__ = Split
@@ -268,7 +269,7 @@ def test_what_is_wrong_ends_red(modelled, monkeypatch, tmp_path, capsys):
 
 def test_the_cells_are_every_combination():
     every = list(cells(model.MODELS, model.CASES, COMPILED, None))
-    assert len({cell.problem.id for cell in every}) == 16 and GPT2.vocab % 2 == 1
+    assert len({cell.problem.id for cell in every}) == 24 and GPT2.vocab % 2 == 1
     (one,) = cells(["gpt2"], ["decode"], ["graph"], 2)
     assert (one.problem.id, one.model.layers, one.problem.case.M) == ("gpt2 decode graph", 2, 16)
 
@@ -284,10 +285,13 @@ def test_transformers_models_agree_with_their_twins(name):
     pytest.importorskip("transformers")
     made = TINY[name]
     pair = model.Pair(made, "cpu", 0)
-    # Seven of a layer of Llama, its pair and its trio; four of GPT-2's; and the head.
-    assert len(pair.report.changed) == {"llama": 10, "gpt2": 5}[name] and not pair.report.left
+    # Seven of a layer of Llama, in 16 bits its pair and its trio; four of GPT-2's; and the head.
+    changed = {"llama": 10, "gpt2": 5, "llama-fp8": 8}[name]
+    assert len(pair.report.changed) == changed and not pair.report.left
     head = pair.ours.lm_head
-    assert isinstance(head, tritemm.Linear) and head.weight is pair.torchs.lm_head.weight
+    assert isinstance(head, tritemm.Linear)
+    assert f"dtype={made.dtype}" in repr(head) or made.dtype is None
+    assert head.weight is pair.torchs.lm_head.weight
     for case in model.CASES:
         steps, exact = pair.steps(made, case)
         found = []
@@ -295,5 +299,5 @@ def test_transformers_models_agree_with_their_twins(name):
             step = steps.of(module, "eager")
             found.append(errors(step.outputs(), exact))
             step.drop()
-        verdict = judge(found[1], found[0])
+        verdict = judge(*reversed(found), model.ROUNDED[made.dtype])
         assert verdict.ok, f"{case}: {verdict}"

@@ -207,7 +207,9 @@ def config(M: int, N: int, steps: int, device: Device) -> dict[str, int]:
     if M <= 4:
         columns, warps, lanes, stages, each = 32, 4, 4, 2, 4
     else:
-        columns, warps, each = (256, 8, 1) if rows == 32 else (128, 4, 2 if rows == 64 else 4)
+        columns, warps, each = {
+            8: (128, 4, 4), 16: (64, 4, 8), 32: (256, 8, 1), 64: (64, 4, 2),
+        }[rows]  # fmt: skip
         stages = min(6 if rows == 8 else 4, device.shared // (columns * 64 + rows * 256))
         lanes = 1
     tiles = triton.cdiv(M, rows) * triton.cdiv(N, columns)
