@@ -98,20 +98,21 @@ class Agreement:
         return self.message
 
 
-def judge(own: Errors, torchs: Errors, epsilon: float = EPSILON) -> Agreement:
-    """`own` errors against those of torch on the same case, and `epsilon` more.
+def judge(own: Errors, torchs: Errors, coarser: float = 1) -> Agreement:
+    """`own` errors against those of torch on the same case, which may be so many times smaller.
 
     The loss is one number, whose error may be anything below torch's bound, even 0: it is judged
     as each tensor is.
     """
     ours, theirs = groups(own), groups(torchs)
     shares = {
-        (name, WHOLE): error.norm / (WHOLE * (theirs[name].norm + epsilon))
+        (name, WHOLE): error.norm / (WHOLE * coarser * (theirs[name].norm + EPSILON))
         for name, error in ours.items()
         if error.count > 1
     }
     for name, error in own.items():
-        norm, peak = (EACH * (bound + epsilon) for bound in (torchs[name].norm, torchs[name].peak))
+        bounds = torchs[name].norm, torchs[name].peak
+        norm, peak = (EACH * coarser * (bound + EPSILON) for bound in bounds)
         shares[name, EACH] = max(error.norm / norm, error.peak / peak)
     at = max(shares, key=lambda at: (math.isnan(shares[at]), shares[at]))
     worst, name = shares[at], at[0]

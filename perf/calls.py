@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 
 from . import machine
-from .agreement import EPSILON, Agreement, Errors, errors, judge
+from .agreement import Agreement, Errors, errors, judge
 from .engine import Competitor, Loop, Plan, Sample
 from .machine import State
 from .rows import NULL, REFERENCE, TRITON
@@ -90,8 +90,8 @@ class CallBench:
     #: Untimed calls before the first estimate.
     first = 3
 
-    def __init__(self, exact: Results, plan: Plan, epsilon: float = EPSILON):
-        self.exact, self.plan, self.probe, self.epsilon = exact, plan, machine.probe(), epsilon
+    def __init__(self, exact: Results, plan: Plan, coarser: float = 1):
+        self.exact, self.plan, self.probe, self.coarser = exact, plan, machine.probe(), coarser
         self.calls: dict[str, Callable] = {}
         self.torchs: Errors | None = None
         self.agreements: dict[str, Agreement] = {}
@@ -143,7 +143,7 @@ class CallBench:
         if self.torchs is None:
             theirs = loop.name in (REFERENCE, NULL)
             self.torchs = own if theirs else errors(self.results(REFERENCE), self.exact)
-        self.agreements[loop.name] = judge(own, self.torchs, self.epsilon)
+        self.agreements[loop.name] = judge(own, self.torchs, self.coarser)
         return self.agreements[loop.name]
 
     def recover(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 
 import torch
@@ -113,6 +114,20 @@ class Case:
     def total(self) -> int:
         """What groups share out: all rows, or all of K."""
         return self.M if self.groups and self.groups.cut == "m" else self.K
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether groups of K begin at multiples of 128, as `tritemm.quantize` has them."""
+        return bool(self.groups and self.groups.cut == "k" and self.scaling not in (None, *WHOLE))
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Where each of the groups ends in the operands, with what fills its last block."""
+        ends = self.groups.ends(self.total)
+        if not self.in_blocks:
+            return ends
+        sizes = (end - begin for begin, end in itertools.pairwise((0, *ends)))
+        return tuple(itertools.accumulate(-(-size // BLOCK) * BLOCK for size in sizes))
 
     @property
     def output(self) -> str:

@@ -16,7 +16,7 @@ import torch
 import tritemm
 from tritemm import dispatch, plan
 from tritemm.compile.pool import Item
-from tritemm.problem import BLOCK, Device, Problem
+from tritemm.problem import Device, Problem
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config, Kernel, find
 
@@ -133,13 +133,12 @@ def _scaled_groups(case: Case, operands: Operands) -> list[Competitor]:
     """`tritemm.scaled_grouped_mm` in all its sums; torch's, which has scales of rows alone; and
     dense products of as many operations, of whatever groups where torch has nothing else."""
     first, second = SCALINGS[case.scaling]
-    offs = case.groups.ends(case.total)
-    known = {"in_blocks": case.groups.cut == "k" and not any(end % BLOCK for end in offs)}
     dense = _dense(case, operands) if case.scaling != "row" or case.groups.sizes == BALANCED else []
     rivals = (TORCH_FAST, *(each.name for each in dense))
     found = []
     for how in case.sums:
-        options = {"use_fast_accum": how == FAST, "output_dtype": DTYPES[case.output], **known}
+        options = {"use_fast_accum": how == FAST, "output_dtype": DTYPES[case.output]}
+        options["in_blocks"] = case.in_blocks
 
         def ours(a, b, c, offs, of_a, of_b, options=options):
             of_b = of_b.mT if second == "block2d" else of_b
@@ -292,16 +291,13 @@ def problem_of(case: Case, device: Device | None = None, how: str | None = None)
     scales = None
     if case.scaling:
         scales = (*lines_scales(case, *more[-2:]), case.dtype == "fp8" and how != FAST)
-    blocks = (
-        case.scaling and case.groups and not any(e % BLOCK for e in case.groups.ends(case.total))
-    )
     return Problem.of(
         a,
         b,
         c,
         scales=scales,
         groups=case.groups.cut if case.groups else "",
-        in_blocks=bool(blocks),
+        in_blocks=case.in_blocks,
         accumulate=DTYPES[case.accumulate],
         precision=case.precision,
         device=device or Device.of(torch.device("cuda")),

@@ -57,8 +57,7 @@ def operands(case: Case, device: str) -> Operands:
     shape = (*each.get("k", batch), case.M, case.columns)
     c = torch.empty(shape, dtype=DTYPES[case.output], device=device)
     if case.groups:
-        ends = case.groups.ends(case.total)
-        return a, b, poison(c), torch.tensor(ends, dtype=torch.int32, device=device)
+        return a, b, poison(c), torch.tensor(case.ends, dtype=torch.int32, device=device)
     if case.ending is None:
         return a, b, poison(c)
     after = case.after
@@ -70,11 +69,13 @@ def operands(case: Case, device: str) -> Operands:
 def _scaled_operands(case: Case, device: str) -> Operands:
     groups, found = case.groups, []
     by_rows, count = (groups.cut == "m", (groups.count,)) if groups else (False, ())
+    ends = case.ends if groups else ()
+    K = ends[-1] if case.in_blocks else case.K
     for lines, recipe, own in zip(
         (case.M, case.N), SCALINGS[case.scaling], (False, by_rows), strict=True
     ):
         made = [
-            _quantised(torch.randn(lines, case.K, device=device), DTYPES[case.dtype], recipe)
+            _quantised(_normal(case, lines, K, device), DTYPES[case.dtype], recipe)
             for _ in range(groups.count if own else 1)
         ]
         values, scale = map(torch.stack, zip(*made, strict=True)) if own else made[0]
@@ -88,8 +89,20 @@ def _scaled_operands(case: Case, device: str) -> Operands:
     c = poison(torch.empty(shape, dtype=DTYPES[case.output], device=device))
     if not groups:
         return a, b, c, scale_a, scale_b
-    offs = torch.tensor(groups.ends(case.total), dtype=torch.int32, device=device)
-    return a, b, c, offs, scale_a, scale_b
+    return a, b, c, torch.tensor(ends, dtype=torch.int32, device=device), scale_a, scale_b
+
+
+def _normal(case: Case, lines: int, K: int, device: str) -> torch.Tensor:
+    """Normal values, and zeros where groups of K end inside a block."""
+    x = torch.randn(lines, K, device=device)
+    if case.in_blocks:
+        whole = (
+            itertools.pairwise((0, *case.ends)),
+            itertools.pairwise((0, *case.groups.ends(case.K))),
+        )
+        for (begin, end), (first, last) in zip(*whole, strict=True):
+            x[:, begin + last - first : end] = 0
+    return x
 
 
 def _quantised(x: torch.Tensor, dtype: torch.dtype, recipe: str) -> tuple[torch.Tensor, ...]:
@@ -128,8 +141,9 @@ def products(case: Case, a, b, c, *more) -> Iterator[Operands]:
     if scales and by_rows:
         scales[0] = spread(scales[0], case.M, scales[0].shape[1])
     elif scales:
-        each = (spread(t, t.shape[-2], case.K) if t.dim() == 2 else t for t in scales)
-        scales = [t if t.dim() == 3 else t.expand(-1, case.K) for t in each]
+        K = a.shape[1]
+        each = zip(scales, (case.M, case.N), strict=True)
+        scales = [t if t.dim() == 3 else spread(t, lines, K).expand(-1, K) for t, lines in each]
     for group, (begin, end) in enumerate(itertools.pairwise([0, *offs.tolist()])):
         part = slice(begin, end)
         own = [t[group] if t.dim() == 3 else t[part] if by_rows else t[:, part] for t in scales]

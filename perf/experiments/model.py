@@ -31,7 +31,6 @@ from torch._dynamo.utils import counters
 import tritemm
 
 from .. import bars, calls, cli, figures, session, tables
-from ..agreement import EPSILON
 from ..calls import MODES, OURS, CallBench, compiled
 from ..case import Case
 from ..engine import Loop, Plan
@@ -50,9 +49,9 @@ ROUNDS, QUICK_LAYERS = 9, 2
 PLAN = Plan(settle=1.0, longest=2.0)
 #: Untimed first steps: they compile, warm up and record a CUDA graph, and replay it.
 WARM = 4
-#: Of the values' root mean square, by `Model.dtype`: what one rounding may lose; in fp8 four of
-#: 2**-4, of both operands of a product and of the one behind it.
-ROUNDED = {None: EPSILON, "fp8": 2.0**-2}
+#: By `Model.dtype`: how many times as much as torch's bf16 loses a model may lose. e4m3 has four
+#: bits of significance, and bf16 eight.
+COARSER = {None: 1, "fp8": 16}
 
 EXAMPLES = """
 python -m perf model
@@ -339,7 +338,7 @@ class ModelBench(CallBench):
         exact: calls.Results,
         plan: Plan,
     ):
-        super().__init__(exact, plan, ROUNDED[cell.model.dtype])
+        super().__init__(exact, plan, COARSER[cell.model.dtype])
         self.cell, self.steps = cell, steps
         self.mode, self.skipped = f"model {cell.mode}", {}
 

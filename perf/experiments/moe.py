@@ -49,10 +49,8 @@ def case(
     groups = Groups(cut, of.experts, of.top, sizes)
     if scaling is None:
         return Case(*dimensions, groups=groups)
-    # The tensor cores read 8 bits along K alone, so whoever quantises stores all of it so; and
-    # blocks of weights are square.
-    word = "block block" if (scaling, product) == ("block", "weight") else scaling
-    return Case(*dimensions[:3], "NT", "fp8", groups=groups, scaling=word)
+    # The tensor cores read 8 bits along K alone, so whoever quantises stores all of it so.
+    return Case(*dimensions[:3], "NT", "fp8", groups=groups, scaling=scaling)
 
 
 def problems(

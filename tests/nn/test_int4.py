@@ -147,7 +147,7 @@ def test_what_is_made_of_a_byte_stays_in_its_thread():
         for m, group, dtype, sm, mma in (
             (1, 128, torch.bfloat16, 90, "HMMA.16816"), (4, 32, torch.half, 80, "HMMA.16816"),
             (8, 32, torch.bfloat16, 90, few), (16, 128, torch.half, 90, "HGMMA.64x16"),
-            (64, 128, torch.bfloat16, 90, "HGMMA.64x64"), (200, 128, torch.half, 90, "HGMMA.64x64"),
+            (64, 128, torch.bfloat16, 90, "HGMMA.64x64"), (200, 128, torch.half, 90, "HGMMA.64x128"),
             (16, 64, torch.bfloat16, 80, "HMMA.16816"),
         ):  # fmt: skip
             (_, stack), text = worker.ask(code_of, m, group, dtype, sm)

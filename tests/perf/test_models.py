@@ -299,5 +299,5 @@ def test_transformers_models_agree_with_their_twins(name):
             step = steps.of(module, "eager")
             found.append(errors(step.outputs(), exact))
             step.drop()
-        verdict = judge(*reversed(found), model.ROUNDED[made.dtype])
+        verdict = judge(*reversed(found), model.COARSER[made.dtype])
         assert verdict.ok, f"{case}: {verdict}"

@@ -203,15 +203,15 @@ def int4_kernel(
 
 def config(M: int, N: int, steps: int, device: Device) -> dict[str, int]:
     """The tile, and the parts of K: about as many programs as the device runs at once."""
-    rows = min(64, max(8, triton.next_power_of_2(M)))
+    rows = min(128, max(8, triton.next_power_of_2(M)))
     if M <= 4:
         columns, warps, lanes, stages, each = 32, 4, 4, 2, 4
     else:
-        columns, warps, each = {
-            8: (128, 4, 4), 16: (64, 4, 8), 32: (256, 8, 1), 64: (64, 4, 2),
+        columns, warps, lanes, stages, each = {
+            8: (128, 4, 1, 6, 4), 16: (64, 4, 1, 4, 8), 32: (256, 8, 1, 4, 1),
+            64: (64, 4, 1, 4, 2), 128: (64, 4, 1, 3, 2),
         }[rows]  # fmt: skip
-        stages = min(6 if rows == 8 else 4, device.shared // (columns * 64 + rows * 256))
-        lanes = 1
+        stages = min(stages, device.shared // (columns * 64 + rows * 256))
     tiles = triton.cdiv(M, rows) * triton.cdiv(N, columns)
     # Four steps or more for each, and sums that have no more bytes than the weight.
     most = min(device.sms * each // tiles, steps // (4 + 4 * (lanes > 1)), 8 * steps // rows, 16)
