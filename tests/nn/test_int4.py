@@ -90,7 +90,7 @@ def test_parts_of_k_are_chosen_and_any_config_is_right():
         (8, 16, 2, 8, 8), (8, 32, 3, 4, 4), (16, 32, 1, 4, 4), (8, 64, 2, 2, 2),
     ):  # fmt: skip
         chosen = {"BLOCK_M": rows, "BLOCK_N": columns, "SPLIT_K": parts, "STAGES": 3}
-        chosen |= {"WARPS": warps, "LANES": lanes}
+        chosen |= {"WARPS": warps, "LANES": lanes, "WHOLE": lanes == 1 and parts % 2 == 0}
         out = x.new_full((11, 70), torch.nan)
         kernels.multiply(x, weight.packed, weight.scale, None, out, chosen)
         assert_right(out, x, weight.dequantize(WIDE).mT)
@@ -147,7 +147,8 @@ def test_what_is_made_of_a_byte_stays_in_its_thread():
         for m, group, dtype, sm, mma in (
             (1, 128, torch.bfloat16, 90, "HMMA.16816"), (4, 32, torch.half, 80, "HMMA.16816"),
             (8, 32, torch.bfloat16, 90, few), (16, 128, torch.half, 90, "HGMMA.64x16"),
-            (64, 128, torch.bfloat16, 90, "HGMMA.64x64"), (200, 128, torch.half, 90, "HGMMA.64x128"),
+            (64, 128, torch.bfloat16, 90, "HGMMA.64x64"),
+            (200, 128, torch.half, 90, "HGMMA.64x128"),
             (16, 64, torch.bfloat16, 80, "HMMA.16816"),
         ):  # fmt: skip
             (_, stack), text = worker.ask(code_of, m, group, dtype, sm)

@@ -69,13 +69,12 @@ def spread(value, BLOCK_M: tl.constexpr, LANES: tl.constexpr, WARPS: tl.constexp
 
 
 @triton.jit
-def weights(byte, like, WHICH: tl.constexpr, GROUP: tl.constexpr, LANES: tl.constexpr,
-            WARPS: tl.constexpr):  # fmt: skip
-    """The low or high halves of the bytes, minus 8, in the type of `like`.
+def halves(byte, like, WHICH: tl.constexpr, LANES: tl.constexpr, WARPS: tl.constexpr):
+    """The low or high halves of the bytes, minus 8, in the type of `like`: 64 columns.
 
-    A tuple: 64 columns, or two times 32 in groups of 32. A half becomes the lowest bits of 128, or
-    of 1024 in fp16, which is then subtracted. The assembly is called impure to keep the compiler
-    from moving it to a layout in which a register has bytes of two rows.
+    A half becomes the lowest bits of 128, or of 1024 in fp16, which is then subtracted. The
+    assembly is called impure to keep the compiler from moving it to a layout in which a register
+    has bytes of two rows.
     """
     if INTERPRETED:
         value = ((byte >> 4 * WHICH & 15).to(tl.float32) - 8).to(like.dtype)
@@ -95,10 +94,20 @@ def weights(byte, like, WHICH: tl.constexpr, GROUP: tl.constexpr, LANES: tl.cons
     # From lines and bytes to rows and columns, in the order of the instruction: no data moves.
     ROWS: tl.constexpr = byte.shape[0] // LANES
     tile = value.reshape(ROWS * LANES // (16 * WARPS), 2, WARPS // LANES, LANES, 8, 4, 8, 2)
-    tile = tile.permute(3, 0, 2, 1, 4, 6, 5, 7).reshape(LANES, ROWS, HALF)
-    if GROUP == 32:
-        low, high = tile.reshape(LANES, ROWS, 2, 32).permute(0, 1, 3, 2).split()
-        parts = (folded(low), folded(high))
+    return tile.permute(3, 0, 2, 1, 4, 6, 5, 7).reshape(LANES, ROWS, HALF)
+
+
+@triton.jit
+def weights(byte, like, WHICH: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
+            WARPS: tl.constexpr):  # fmt: skip
+    """A step's 128 columns, or the 64 of `halves`, as one part or as two parts of 32."""
+    tile = halves(byte, like, WHICH, LANES, WARPS)
+    if WIDTH == STEP:
+        tile = tl.join(tile, halves(byte, like, 1, LANES, WARPS)).permute(0, 1, 3, 2)
+        parts = (folded(tile.reshape(LANES, tile.shape[1], STEP)),)
+    elif WIDTH == 32:
+        first, second = tile.reshape(LANES, tile.shape[1], 2, 32).permute(0, 1, 3, 2).split()
+        parts = (folded(first), folded(second))
     else:
         parts = (folded(tile),)
     return parts
@@ -109,10 +118,13 @@ def int4_kernel(
     x, packed, scale, bias, out, partials, counters, M, N, STEPS,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, SPLIT_K: tl.constexpr,
     LANES: tl.constexpr, STAGES: tl.constexpr, WARPS: tl.constexpr, PDL: tl.constexpr,
+    WHOLE: tl.constexpr = False,
 ):  # fmt: skip
     """A tile of out [M, N] = x [M, K] @ W.T + bias, or one part of its sums; K is 128 * STEPS.
 
-    `LANES` are 1 or `WARPS`; if more than 1, each loads `STAGES` steps and multiplies them.
+    `LANES` are 1 or `WARPS`; if more than 1, each loads `STAGES` steps and multiplies them. If
+    `WHOLE`, the columns of a step are one product where the group has as many: WGMMA is waited for
+    after each, and HMMA has other columns in its registers then.
     """
     tiles = tl.num_programs(0) // SPLIT_K
     tile, split = tl.program_id(0) % tiles, tl.program_id(0) // tiles
@@ -130,7 +142,8 @@ def int4_kernel(
                                   tl.int32, is_pure=False, pack=1)  # fmt: skip
     follow(PDL)
     lines = lines[:, None] + tl.arange(0, HALF)[None, :]
-    WIDTH: tl.constexpr = min(GROUP, HALF)
+    WIDTH: tl.constexpr = min(GROUP, STEP if WHOLE else HALF)  # columns of a product
+    PART: tl.constexpr = max(WIDTH, HALF)
     if LANES > 1:  # a thread loads 2 columns at a time: (8 rows, 8 columns, lane, row, thread)
         x_line = tl.arange(0, BLOCK_M * WIDTH * LANES // 2)
         rows, x_lane = x_line // (4 * WIDTH * LANES) * 8 + x_line // 4 % 8, x_line // 32 % LANES
@@ -162,9 +175,9 @@ def int4_kernel(
             if LANES > 1:
                 inside &= step + i * LANES + x_lane < last
             of_group = tl.zeros_like(sums)
-            for which in tl.static_range(2):
-                parts = weights(byte[i], scales[0], which, GROUP, LANES, WARPS)
-                for j in tl.static_range(HALF // WIDTH):
+            for which in tl.static_range(STEP // PART):
+                parts = weights(byte[i], scales[0], which, WIDTH, LANES, WARPS)
+                for j in tl.static_range(PART // WIDTH):
                     here = x + (i * LANES * STEP + which * HALF + j * WIDTH)
                     tile_x = tl.load(here, inside[:, None], other=0.0)
                     if LANES > 1:
@@ -218,7 +231,8 @@ def config(M: int, N: int, steps: int, device: Device) -> dict[str, int]:
     parts = 1 << max(1, most).bit_length() - 1
     parts = triton.cdiv(steps, triton.cdiv(steps, parts))  # so that none is empty
     tile = {"BLOCK_M": rows, "BLOCK_N": columns, "WARPS": warps, "LANES": lanes}
-    return tile | {"STAGES": stages, "SPLIT_K": parts}
+    whole = device.capability[0] == 9 and rows > 8  # Triton 3.6 has no WGMMA of 8 columns
+    return tile | {"STAGES": stages, "SPLIT_K": parts, "WHOLE": whole}
 
 
 def multiply(x, packed, scale, bias, out, chosen: dict[str, int] | None = None) -> None:
