@@ -122,13 +122,15 @@ def quantize_kernel(
         rows, cols = i * A + nth[None, :], col[:, None]
         line, inside = (col, col < K) if LINES_T else (j, j >= 0)
         scale_t += line * scale_tm + i * scale_tk
-        if SAME:
-            if FIND:
-                tl.store(scale_t, found)
-        else:
+        if FIND and not LINES_T:
+            if LINES:  # the largest of the lines'
+                bits = tl.max(tl.max(found.to(tl.int32, bitcast=True), 1), 0)
+                found = bits.to(tl.float32, bitcast=True)
+            tl.store(scale_t, found)
+        elif not SAME:
             found = scale_of(tile, scale_t, inside, LARGEST, LINES_T, FIND)
-            four = (cols * pitch_t + i * A) // 4 + tl.arange(0, A // 4)[None, :]
-            if STORE:
-                tile = codes(tile, found, seed, four, LARGEST, MANTISSA, DRAW)
         if STORE:
+            if not SAME:
+                four = (cols * pitch_t + i * A) // 4 + tl.arange(0, A // 4)[None, :]
+                tile = codes(tile, found, seed, four, LARGEST, MANTISSA, DRAW)
             tl.store(values_t + cols * pitch_t + rows, tile, mask=(rows < pitch_t) & (cols < K))
