@@ -2,8 +2,8 @@
 
 Three runs: torch; tritemm, from the same first weights over the same bytes; and torch with another
 seed. What another way to multiply changes should be small beside what another seed changes, and
-the table shows both. With `--dtype fp8` tritemm's linear layers multiply in fp8, beside three seeds
-of torch in bfloat16. `--tiny` runs on a CPU too, in Triton's interpreter.
+the table shows both. With `--dtype fp8`, tritemm's layers multiply in fp8, and torch runs a third
+seed. `--tiny` runs on a CPU too, in Triton's interpreter.
 """
 
 import argparse
@@ -111,8 +111,8 @@ def now(device):
 
 
 def table(runs):
-    """Losses side by side, some twelve lines of them, and their means over the last tenth of the
-    steps; and how far the other runs are from the first."""
+    """About twelve lines of losses, their means over the last tenth of the steps, and each run's
+    distance from the first."""
     first, *others = (losses for losses, _ in runs.values())
     lines = ["step".rjust(6) + "".join(name.rjust(16) for name in runs)]
     count = len(first)
@@ -120,7 +120,7 @@ def table(runs):
         values = "".join(f"{losses[step]:16.4f}" for losses, _ in runs.values())
         lines.append(f"{step:6}{values}")
     last = [losses[-max(1, count // 10) :] for losses, _ in runs.values()]
-    lines.append("end".rjust(6) + "".join(f"{sum(each) / len(each):16.4f}" for each in last))
+    lines.append("mean".rjust(6) + "".join(f"{sum(each) / len(each):16.4f}" for each in last))
     lines.append("tok/s".rjust(6) + "".join(f"{speed:16,.0f}" for _, speed in runs.values()))
     for name, losses in zip(list(runs)[1:], others, strict=True):
         apart = [abs(x - y) for x, y in zip(losses, first, strict=True)]
@@ -157,7 +157,7 @@ def main(argv=None):
         "another seed": train(args, text, convert=False, seed=1),
     }
     if args.dtype == "fp8":
-        runs["a third"] = train(args, text, convert=False, seed=2)
+        runs["third seed"] = train(args, text, convert=False, seed=2)
     print(table(runs))
     return 0
 

@@ -1,7 +1,8 @@
 """How far a model's results are from the same model in fp32, for tritemm and for torch.
 
 bf16 rounds every layer's result, so no bound of one product holds for a model. What torch loses
-here is the measure: the two differ in the order of their sums, and what they lose must not.
+here is the measure: the two differ in the order of their sums, and what they lose must not. A model
+in fp8 may lose `coarser` times as much.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Agreement:
 
 
 def judge(own: Errors, torchs: Errors, coarser: float = 1) -> Agreement:
-    """`own` errors against those of torch on the same case, which may be so many times smaller.
+    """`own` errors against those of torch on the same case, or `coarser` times those.
 
     The loss is one number, whose error may be anything below torch's bound, even 0: it is judged
     as each tensor is.

@@ -161,10 +161,9 @@ class Case:
         lines = self.M if after.symmetric else self.M + used * self.N
         operands = lines * self.K * size + after.bias * self.N * size
         if self.scaling:
-            each = (1, used) if self.total == self.M else (1, 1)
-            for count, times, recipe in zip(
-                (self.M, self.N), each, SCALINGS[self.scaling], strict=True
-            ):
+            # Of groups of K, without scales of the whole of their K, which are few.
+            each = zip((self.M, self.N), (1, used), SCALINGS[self.scaling], strict=True)
+            for count, times, recipe in each:
                 rows, terms = sharing(recipe, count, self.K)
                 operands += 4 * times * -(-count // rows) * -(-self.K // terms)
         results = self.M * self.columns * (1 + (after.residual or after.accumulate))

@@ -130,8 +130,8 @@ def grouped(case: Case, operands: Operands) -> list[Competitor]:
 
 
 def _scaled_groups(case: Case, operands: Operands) -> list[Competitor]:
-    """`tritemm.scaled_grouped_mm` in all its sums; torch's, which has scales of rows alone; and
-    dense products of as many operations, of whatever groups where torch has nothing else."""
+    """`tritemm.scaled_grouped_mm` in all its sums, and torch's, which has scales of rows alone; and
+    dense products, beside groups of any sizes where torch has no scales of blocks."""
     first, second = SCALINGS[case.scaling]
     dense = _dense(case, operands) if case.scaling != "row" or case.groups.sizes == BALANCED else []
     rivals = (TORCH_FAST, *(each.name for each in dense))
@@ -152,7 +152,7 @@ def _scaled_groups(case: Case, operands: Operands) -> list[Competitor]:
             found.append(of_rung(name, ours, choice.kernel, choice.config, **fields))
         except (NotImplementedError, ValueError) as error:
             found.append(Competitor(name, ours, ladder=TRITON, refusal=str(error)))
-    refusal = None if case.scaling == "row" else "torch's groups have no scales of blocks"
+    refusal = None if case.scaling == "row" else "torch._scaled_grouped_mm has no scales of blocks"
     for name, fast in ((REFERENCE, False), (NULL, False), (TORCH_FAST, True)):
 
         def torchs(a, b, c, offs, of_a, of_b, fast=fast):
@@ -172,8 +172,9 @@ def _flat(scale: torch.Tensor, recipe: str) -> torch.Tensor:
 
 def _dense(case: Case, operands: Operands) -> list[Competitor]:
     """`torch.mm` and `tritemm.matmul`, or with scales theirs, of all rows and one expert's weights;
-    or of all of K."""
-    plain, given = dataclasses.replace(case, groups=None), alone(*operands)
+    or of all of K, with what fills blocks."""
+    K = case.ends[-1] if case.in_blocks else case.K
+    plain, given = dataclasses.replace(case, K=K, groups=None), alone(*operands)
     if case.scaling:
         ours = of_scaled(plain, given, "auto", case.accumulate)
     else:
@@ -286,11 +287,11 @@ def _run(kernel: Kernel, problem: Problem, config: Config, *operands: torch.Tens
 
 
 def problem_of(case: Case, device: Device | None = None, how: str | None = None) -> Problem:
-    """What the dispatcher is asked for a case whose tensors torch allocated, and for its sums."""
+    """What the dispatcher is asked for a case whose tensors torch allocated; `how`: `Case.sums`."""
     a, b, c, *more = operands(case, "meta")
     scales = None
     if case.scaling:
-        scales = (*lines_scales(case, *more[-2:]), case.dtype == "fp8" and how != FAST)
+        scales = (*per_line(case, *more[-2:]), case.dtype == "fp8" and how != FAST)
     return Problem.of(
         a,
         b,
@@ -304,8 +305,8 @@ def problem_of(case: Case, device: Device | None = None, how: str | None = None)
     )
 
 
-def lines_scales(case: Case, *scales: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Scales as a `Problem` has them: what all lines share is there for each."""
+def per_line(case: Case, *scales: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Scales as a `Problem` takes them: one of a whole tensor is there for each line."""
     if case.scaling != "tensor":
         return scales
     return tuple(t.expand(lines, 1) for t, lines in zip(scales, (case.M, case.N), strict=True))

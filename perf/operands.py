@@ -1,9 +1,9 @@
 """The data of a case: random operands, poisoned outputs, the check; and the reference.
 
-A case with an ending has five tensors: A, B, C, the bias and the residual, None where there is
-none. To accumulate, C begins as the residual. One of groups has one more: where each group ends.
-One with scales has two more at the end: A's and B's, [rows of A or columns of B, steps of K], where
-a scale may be of 128 lines, or of all; [groups, ...] of what each group has its own of.
+A case has A, B and C. With an ending, it has the bias and the residual too, None where there is
+none; to accumulate, C begins as the residual. With groups, it has where each ends. With scales, A's
+and B's come last: [rows of A or columns of B, steps of K], where a scale may be of 128 lines, or of
+all; [groups, ...] of what each group has its own of.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def operands(case: Case, device: str) -> Operands:
 
 def _scaled_operands(case: Case, device: str) -> Operands:
     groups, found = case.groups, []
-    by_rows, count = (groups.cut == "m", (groups.count,)) if groups else (False, ())
+    by_rows = bool(groups) and groups.cut == "m"
     ends = case.ends if groups else ()
     K = ends[-1] if case.in_blocks else case.K
     for lines, recipe, own in zip(
@@ -85,7 +85,8 @@ def _scaled_operands(case: Case, device: str) -> Operands:
     (a, scale_a), (b, scale_b) = found
     a = a if case.layout[0] == "N" else a.mT.contiguous().mT
     b = b.mT if case.layout[1] == "T" else b.mT.contiguous()
-    shape = (*(() if by_rows else count), case.M, case.N)
+    stack = (groups.count,) if groups and not by_rows else ()
+    shape = (*stack, case.M, case.N)
     c = poison(torch.empty(shape, dtype=DTYPES[case.output], device=device))
     if not groups:
         return a, b, c, scale_a, scale_b
@@ -127,7 +128,7 @@ def _begun(case: Case, c: torch.Tensor, residual: torch.Tensor | None) -> torch.
 
 
 def alone(a, b, c, offs, *scales) -> Operands:
-    """One dense product of as many operations: all of A, by the first of the groups' B."""
+    """One dense product: all of A, by the first of the groups' B."""
     return a, *(t[0] if t.dim() == 3 else t for t in (b, c, *scales))
 
 

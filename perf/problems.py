@@ -126,7 +126,7 @@ def check_scaling(case: Case) -> None:
     if case.dtype == "int8" and case.scaling not in WHOLE:
         raise ValueError(f"scales of int8 are of all of K, {' or '.join(WHOLE)}: {case}")
     if case.batch > 1 or case.ending:
-        raise ValueError(f"scales are of one product that nothing follows, not of {case}")
+        raise ValueError(f"scales go with neither a batch nor an ending: {case}")
     if case.output not in ("bf16", "fp16", "fp32"):
         raise ValueError(f"what has scales has a result in bf16, fp16 or fp32: {case}")
 

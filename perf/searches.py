@@ -28,7 +28,7 @@ from tritemm.spec import Config, Kernel
 from . import cli
 from .bench import QUICK, Quick
 from .case import FAST, OUTPUT, Case
-from .competitors import Candidate, lines_scales, of_rung, problem_of
+from .competitors import Candidate, of_rung, per_line, problem_of
 from .engine import Bench, Competitor, Loop, admit
 from .operands import reference
 from .race import HUNGRY
@@ -56,12 +56,12 @@ def add_search(command: argparse.ArgumentParser) -> None:
 
 
 def tasks_of(cases: Iterable[Case], within: float | None) -> list[Task]:
-    """Tasks of the cases that can be run, one for each of its sums; the others are named."""
+    """A task for each case that can be run and each of its `sums`; of others, why not is said."""
     tasks = []
     for case in cases:
         try:
             if bool(case.scaling) != (case.dtype == "fp8"):
-                raise ValueError("what is searched with scales is fp8, and fp8 has scales")
+                raise ValueError("fp8 is searched with scales, and nothing else is")
             outputs = OUTPUT[case.dtype], *FLOATS
             if case.dtype not in (*cli.TYPES, "fp8") or case.output not in outputs:
                 raise ValueError("no rung multiplies this type")
@@ -110,7 +110,7 @@ def timed(results: Sequence[Result]) -> list[Result]:
 class Task:
     """A case, what the dispatcher is asked for it, its options, and the name of its choice.
 
-    `how` is what it is accumulated in, of `Case.sums`.
+    `how`: the accumulator, or `FAST`.
     """
 
     case: Case
@@ -154,7 +154,7 @@ class Task:
         if kernel is None:
             return Competitor(CUBLAS, reference(self.case, self.how))
         run = lambda a, b, c, *more: plan.run(  # noqa: E731
-            kernel, self.problem, config, a, b, c, *lines_scales(self.case, *more)
+            kernel, self.problem, config, a, b, c, *per_line(self.case, *more)
         )
         refusal = kernel.why_not(config.view(self.problem))
         return of_rung(option.name, run, kernel, config, refusal=refusal)
@@ -180,7 +180,7 @@ def search(
         if reason := (broken or {}).get(name):
             results[name] = Result(option, None, f"failed: {reason}")
             continue
-        with watched(f"{name} on {task.case}"):
+        with watched(f"{name} on {task}"):
             entrant = admit(task.competitor(option), bench, QUICK)
         if entrant.loop:
             loops[name] = entrant.loop
@@ -199,14 +199,14 @@ def _times(loops: Mapping[str, Loop], task: Task, rng: random.Random):
     limit = HOPELESS * min(first.values(), default=0.0)
     for name in first:
         if first[name] > limit:  # or it stalled, as some do when they first run
-            with watched(f"{name} on {task.case}"):
+            with watched(f"{name} on {task}"):
                 first[name] = min(first[name], _once(loops[name]))
     times: dict[str, list[float]] = {name: [] for name in first if first[name] <= limit}
 
     def take(names: list[str], passes: int, seconds: Callable[[Loop], float]) -> None:
         for _ in range(passes):
             for name in rng.sample(names, len(names)):
-                with watched(f"{name} on {task.case}"):
+                with watched(f"{name} on {task}"):
                     times[name].append(seconds(loops[name]))
 
     take(list(times), PASSES, _once)

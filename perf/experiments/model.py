@@ -63,9 +63,10 @@ python -m perf plot model --out model.png
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model of transformers by its `name`, in bf16 with random weights and tied embeddings.
+    """A model of transformers, with random weights in bf16 and tied embeddings.
 
-    `name` is transformers', and more after a hyphen; `dtype` is what `convert` is asked for.
+    `name`: transformers' type of model, then a hyphen and a word of ours, if any; `dtype`: what
+    `convert` is given.
     `prompt` is sequences x tokens of prefill and of training. Decode adds one token to each of
     `sequences`, whose static cache has room for `room` and holds `filled`. `more` are pairs of a
     field of its config and the value.
@@ -140,7 +141,8 @@ def cells(
 
 def register(commands) -> None:
     described = (
-        "Race Llama and GPT-2, as they are and after tritemm.convert: prefill, decode, training; "
+        "Race Llama and GPT-2 in bf16, and Llama in fp8 too, as they are and after "
+        "tritemm.convert: prefill, decode, training; "
         "eager, compiled, as CUDA graphs."
     )
     command = cli.add_command(commands, "model", run, described, EXAMPLES)
@@ -439,10 +441,10 @@ def parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     """A line per model, work and mode; tritemm's time beside torch's."""
     works = dict.fromkeys(f"{row.problem['class']} {row.problem['name']}" for row in rows)
     method = (
-        f"{'; '.join(works)}. bf16, random weights; the median of {tables.rounds(rows)} "
-        "rounds, in which each runs once, for 0.1 s, in random order. x torch: torch's time over "
-        "tritemm's in the same round. Off fp32: the norm of what logits (in training, gradients) "
-        "differ by from the same model in fp32, over their own. "
+        f"{'; '.join(works)}. Random weights, in bf16 where fp8 isn't named; the median of "
+        f"{tables.rounds(rows)} rounds, in which each runs once, for 0.1 s, in random order. "
+        "x torch: torch's time over tritemm's in the same round. Off fp32: the norm of what logits "
+        "(in training, gradients) differ by from the same model in fp32, over their own. "
         f"{tables.origin(rows)}."
     )
     body = [_line(race) for race in tables.raced(rows).values()]

@@ -94,7 +94,8 @@ def options(command: argparse.ArgumentParser) -> None:
 def register(commands) -> None:
     described = (
         "Race tritemm.grouped_mm against torch._grouped_mm on layers of experts, and where groups "
-        "are equal against dense products of as many operations. All 360 take about an hour."
+        "are equal against dense products of as many operations; or with --scaling fp8's. All 360 "
+        "take about an hour."
     )
     how = {"rounds": 5, "most": 9, "text": text, "short": True}
     Preset("moe", described, EXAMPLES, drawn, options, **how).register(commands)
@@ -109,12 +110,21 @@ CELLS = tables.RESULT | {
     "the worst": lambda result: result.id,
     "x torch (p20-p80)": tables.RESULT["x cuBLAS (p20-p80)"],
 }
-METHOD = (
+MEANS = (
     "Ratios and speeds are geomeans, in which each number of tokens of a product counts alike, "
-    "however many of its problems were raced. x torch: torch._grouped_mm's time over "
-    "tritemm.grouped_mm's. x torch.mm, x tritemm.matmul: the time of a dense product of as many "
-    "operations over that of equal groups. x best peer: that of the faster of torch's and quack's. "
-    "zipf: the expert in place r is as likely as 1 / r; empty: half of the experts get nothing."
+    "however many of its problems were raced. "
+)
+DRAWN = "zipf: the expert in place r is as likely as 1 / r; empty: half of the experts get nothing."
+METHOD = (
+    f"{MEANS}x torch: torch._grouped_mm's time over tritemm.grouped_mm's. x torch.mm, x "
+    "tritemm.matmul: the time of a dense product of as many operations over that of equal groups. "
+    f"x best peer: that of the faster of torch's and quack's. {DRAWN}"
+)
+SCALED = (
+    f"{MEANS}Promoted sums of fp8. x torch: torch._scaled_grouped_mm's time over "
+    "tritemm.scaled_grouped_mm's; it has scales of rows alone. x torch.mm, x tritemm.matmul: the "
+    "time of a dense product with such scales, by torch._scaled_mm and tritemm.scaled_mm, over "
+    f"that of groups: of equal ones, or with scales of blocks of any. {DRAWN}"
 )
 
 
@@ -128,6 +138,12 @@ def results(rows: Sequence[Row]) -> list[Result]:
 
 
 def parts(rows: list[Row], selection: Selection | None = None) -> Parts:
+    """A table of what has no scales, and one for each kind of scales."""
+    found = tables.grouped(rows, lambda row: row.case.scaling or "")
+    return [part for word in sorted(found) for part in _parts(found[word], word, selection)]
+
+
+def _parts(rows: list[Row], scaling: str, selection: Selection | None) -> Parts:
     """A line for each product and number of tokens, for each kind of sizes, and for all."""
     if not (found := results(rows)):
         return []
@@ -139,7 +155,8 @@ def parts(rows: list[Row], selection: Selection | None = None) -> Parts:
         body += [[*(*key, "")[:2], *_means(own)]] if own else []
     timed = sorted((r for r in found if r.ours.ratio), key=lambda r: r.ours.ratio.p50)
     worst = Table.of(WORST_HEAD, timed[:WORST], CELLS, words=3)
-    end = f"{METHOD} {tables.commands(rows)}." if selection else ""
+    method = f"Scales of each {scaling}. {SCALED}" if scaling else METHOD
+    end = f"{method} {tables.commands(rows)}." if selection else ""
     return [Table(HEAD, body), worst, *tables.notes(found), tables.quiet(rows, "torch"), end]
 
 

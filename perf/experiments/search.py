@@ -67,7 +67,7 @@ def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
                     results = there.run(index, rng, cli.say)
                 except torch.OutOfMemoryError as error:
                     torch.cuda.empty_cache()
-                    cli.say(f"{task.case}: left out: {cli.short(error, 200)}")
+                    cli.say(f"{task}: left out: {cli.short(error, 200)}")
                     continue
                 lines = (json.dumps(to_json(task, r), separators=(",", ":")) for r in results)
                 record(args.out, lines)
@@ -85,9 +85,9 @@ def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
 def to_json(task: Task, result: Result) -> dict[str, Any]:
     """One line: the problem, the option, what it took and what was expected, in microseconds.
 
-    `precision` and `accumulate` are there where they are not the type's own; `scaling` where
-    operands have scales; `error` where there is no time; `scaled` where the time is; `chosen` on
-    the line of the dispatcher's choice.
+    `precision` and `accumulate` ("fast" too) are there where they are not the type's own; `scaling`
+    where operands have scales; `error` where there is no time; `scaled` where the time is;
+    `chosen` on the line of the dispatcher's choice.
     """
     case, option = task.case, result.option
     us, predicted = (s and float(f"{1e6 * s:.5g}") for s in (result.seconds, option.predicted))

@@ -106,11 +106,11 @@ def test_the_suite_is_read():
         ("A,one,x,1,8,8,8,bf16,bf16,NT,accumulate bias", "stand alone"),
         ("A,one,x,1,8,8,8,bf16,bf16,NT,swiglu residual", "stand alone"),
         ("A,one,x,1,8,9,8,bf16,bf16,NT,symmetric", "square, NT or TN"),
-        ("A,one,x,1,8,8,8,fp8,bf16,NT,symmetric", "one product that nothing follows"),
+        ("A,one,x,1,8,8,8,fp8,bf16,NT,symmetric", "neither a batch nor an ending"),
         (SCALED + "8,8,8,1,fp8,,rows\n", "a scaling is one of tensor, row, .* not 'rows'"),
         (SCALED + "8,8,8,1,bf16,,row\n", "scales are of fp8 or int8, not of bf16"),
         (SCALED + "8,8,8,1,int8,,block\n", "scales of int8 are of all of K, tensor or row"),
-        (SCALED + "8,8,8,2,fp8,,\n", "one product that nothing follows"),
+        (SCALED + "8,8,8,2,fp8,,\n", "neither a batch nor an ending"),
         (SCALED + "8,8,8,1,int8,int32,row\n", "a result in bf16, fp16 or fp32"),
     ],
 )

@@ -40,8 +40,8 @@ def quantize(
         scaling: what shares a scale. "tensor": all of x, []; "row": [..., M, 1]; "block": 128 along
             K, [..., M, ceil(K / 128)] with M contiguous; "block2d": 128 x 128 of each matrix,
             [..., ceil(M / 128), ceil(K / 128)].
-        transpose: also quantise x.mT, of a 2-D x, which is returned second; "block2d": in such
-            blocks, though x is in those of "block".
+        transpose: also quantise x.mT and return it second; x is 2-D then. A string names x.mT's
+            scaling: x's own or, for "block", "block2d".
         stochastic: round up or down at random, so that the mean is x / scale; else to the nearest.
         offs: [G], int32, where groups of rows end, as of `grouped_mm`; with "block" and transpose=.
             In x.mT each group then begins at a multiple of 128 columns, with zeros behind it, and
@@ -76,19 +76,20 @@ def quantize(
         raise ValueError(f"dtype is {dtype!r}; x is quantised to one of {able}")
     if not isinstance(scaling, str) or scaling not in RECIPES:
         raise ValueError(f"scaling is {scaling!r}; it is one of {', '.join(RECIPES)}")
-    turned: str | None = scaling
+    turned: str | None
     if isinstance(transpose, str):
-        if transpose not in {scaling, "block2d" if scaling == "block" else scaling}:
-            told = f"{scaling!r}" + ' or "block2d"' * (scaling == "block")
+        words = ["block", "block2d"] if scaling == "block" else [scaling]
+        if transpose not in words:
+            told = " or ".join(map(repr, words))
             raise ValueError(f"transpose is {transpose!r}; for scaling={scaling!r} it is {told}")
         turned = transpose
     else:
         check_flag("transpose", transpose)
         turned = scaling if transpose else None
     if offs is not None and (not transpose or scaling != "block"):
-        raise ValueError('offs= is for scaling="block" and transpose=True; leave it out')
+        raise ValueError('offs= is for scaling="block" with transpose=; leave it out')
     if x.dim() < 2 or (x.dim() > 2 and transpose):
-        need = "[..., M, K]" if x.dim() < 2 else "[M, K] with transpose=True"
+        need = "[..., M, K]" if x.dim() < 2 else "[M, K] with transpose="
         raise ValueError(f"x has shape {list(x.shape)}; it is a matrix, {need}")
     seed = torch.randint(2**62, (), device=x.device) if stochastic else None
     *batch, M, _ = x.shape

@@ -1,6 +1,6 @@
 """Products of few rows with a weight of 4 bits; not a rung, though it multiplies like one.
 
-C.T = W @ x.T: rows of W fill the instruction's rows, and the few rows of x are its columns. Bytes
+C.T = W @ x.T: rows of W fill the instruction's rows, and the rows of x are its columns. Bytes
 become 16-bit integers only in the registers that the tensor core reads, and the sum over a group of
 columns is multiplied by the group's scale in fp32. For up to 4 rows each warp is a lane along K: it
 loads steps of its own into registers. For more, warps share steps, copied to shared memory.
@@ -100,7 +100,7 @@ def halves(byte, like, WHICH: tl.constexpr, LANES: tl.constexpr, WARPS: tl.const
 @triton.jit
 def weights(byte, like, WHICH: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
             WARPS: tl.constexpr):  # fmt: skip
-    """A step's 128 columns, or the 64 of `halves`, as one part or as two parts of 32."""
+    """Half `WHICH` of a step, one part of 64 columns or two of 32; or, if `WIDTH` is 128, all."""
     tile = halves(byte, like, WHICH, LANES, WARPS)
     if WIDTH == STEP:
         tile = tl.join(tile, halves(byte, like, 1, LANES, WARPS)).permute(0, 1, 3, 2)
@@ -122,9 +122,9 @@ def int4_kernel(
 ):  # fmt: skip
     """A tile of out [M, N] = x [M, K] @ W.T + bias, or one part of its sums; K is 128 * STEPS.
 
-    `LANES` are 1 or `WARPS`; if more than 1, each loads `STAGES` steps and multiplies them. If
-    `WHOLE`, the columns of a step are one product where the group has as many: WGMMA is waited for
-    after each, and HMMA has other columns in its registers then.
+    `LANES` are 1 or `WARPS`; if more than 1, each loads `STAGES` steps and multiplies them.
+    `WHOLE`: where a group has a step's 128 columns, they are one product, so that WGMMA is waited
+    for once. HMMA's registers have another order of columns.
     """
     tiles = tl.num_programs(0) // SPLIT_K
     tile, split = tl.program_id(0) % tiles, tl.program_id(0) // tiles
@@ -214,16 +214,19 @@ def int4_kernel(
     store(out + row.to(tl.int64) * N, sums, rows, cols, M - row, N, N, 1)
 
 
+#: By a tile's rows, where there is one lane: columns, warps, stages, and programs of an SM.
+TILES = {
+    8: (128, 4, 6, 4), 16: (64, 4, 4, 8), 32: (256, 8, 4, 1), 64: (64, 4, 4, 2), 128: (64, 4, 3, 2),
+}  # fmt: skip
+
+
 def config(M: int, N: int, steps: int, device: Device) -> dict[str, int]:
     """The tile, and the parts of K: about as many programs as the device runs at once."""
     rows = min(128, max(8, triton.next_power_of_2(M)))
     if M <= 4:
         columns, warps, lanes, stages, each = 32, 4, 4, 2, 4
     else:
-        columns, warps, lanes, stages, each = {
-            8: (128, 4, 1, 6, 4), 16: (64, 4, 1, 4, 8), 32: (256, 8, 1, 4, 1),
-            64: (64, 4, 1, 4, 2), 128: (64, 4, 1, 3, 2),
-        }[rows]  # fmt: skip
+        lanes, (columns, warps, stages, each) = 1, TILES[rows]
         stages = min(stages, device.shared // (columns * 64 + rows * 256))
     tiles = triton.cdiv(M, rows) * triton.cdiv(N, columns)
     # Four steps or more for each, and sums that have no more bytes than the weight.

@@ -81,7 +81,7 @@ def quantize_kernel(
 ):  # fmt: skip
     """Scales of a tile [A, B] of x and of its transpose, if `FIND`; their codes, if `STORE`.
 
-    With `LINES`, or `LINES_T` in the transpose, each line of a tile has a scale, else all of it.
+    If `LINES`, or `LINES_T` of the transpose, each line of a tile has a scale; else the tile has.
     Further matrices begin `next_x`, `next_values` and `next_scale` elements on; of several there is
     no transpose. The rows of `count` groups, GROUPS at most, end at `offs`, and the columns of the
     transpose that they become at `ends`, multiples of A: zeros stand behind each.
@@ -116,8 +116,8 @@ def quantize_kernel(
         code = codes(tile, found, seed, four, LARGEST, MANTISSA, DRAW)
         tl.store(values + before + rows * pitch + cols, code, mask=(rows < last) & (cols < pitch))
     if TRANSPOSE:
-        SAME: tl.constexpr = not LINES and not LINES_T
-        tile = tl.reshape(code if SAME else tile, [4, A // 4, B])
+        ONE_SCALE: tl.constexpr = not LINES and not LINES_T  # so codes are just transposed
+        tile = tl.reshape(code if ONE_SCALE else tile, [4, A // 4, B])
         tile = tl.reshape(tl.permute(tile, [2, 1, 0]), [B, A])
         rows, cols = i * A + nth[None, :], col[:, None]
         line, inside = (col, col < K) if LINES_T else (j, j >= 0)
@@ -127,10 +127,10 @@ def quantize_kernel(
                 bits = tl.max(tl.max(found.to(tl.int32, bitcast=True), 1), 0)
                 found = bits.to(tl.float32, bitcast=True)
             tl.store(scale_t, found)
-        elif not SAME:
+        elif not ONE_SCALE:
             found = scale_of(tile, scale_t, inside, LARGEST, LINES_T, FIND)
         if STORE:
-            if not SAME:
+            if not ONE_SCALE:
                 four = (cols * pitch_t + i * A) // 4 + tl.arange(0, A // 4)[None, :]
                 tile = codes(tile, found, seed, four, LARGEST, MANTISSA, DRAW)
             tl.store(values_t + cols * pitch_t + rows, tile, mask=(rows < pitch_t) & (cols < K))

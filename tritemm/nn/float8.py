@@ -24,8 +24,8 @@ class Float8Linear(nn.Linear):
     Args:
         in_features, out_features, bias, device, dtype: as `torch.nn.Linear` has them.
         recipe: what shares a scale. "block": 128 elements along what is summed over, and 128 x 128
-            of the weight, as DeepSeek-V3 has it (arXiv 2412.19437, 3.3), and of the input in the
-            weight's gradient. "row": all of them.
+            of the weight, as in DeepSeek-V3 (arXiv 2412.19437, 3.3), and, unlike there, of the
+            input in the weight's gradient. "row": all elements along what is summed over.
         grad_dtype: the type in which the result's gradient is multiplied: torch.float8_e4m3fn, by
             default with "block", or float8_e5m2, with "row". All else is float8_e4m3fn.
 

@@ -24,8 +24,8 @@ from .scaled import scaled
 
 E4M3, E5M2 = FP8
 #: What shares a scale in x and in gradients, and in the weight and x.T; and the type of gradients.
-#: So of the two operands of each product, one has scales of blocks of 128 x 128: where both have
-#: theirs along K alone, a product takes 1.3 times as long, since each sum has a factor of its own.
+#: With "block", one operand of each product has scales of 128 x 128, which is faster than two of
+#: 1 x 128.
 RECIPES = {"block": ("block", "block2d", E4M3), "row": ("row", "row", E5M2)}
 #: `a` is x quantised, [rows, K], `at` its transpose, for the weight's gradient, and `b` the weight,
 #: [N, K] or [groups, N, K]. A weight of 8 bits is `b` itself.

@@ -20,20 +20,20 @@ from ..runtime.torch_private import untraced
 TYPES = {torch.float8_e4m3fn: (448.0, 3), torch.float8_e5m2: (57344.0, 2), torch.int8: (127.0, 0)}
 #: Elements of a row, at most, that one program takes whole; and of short rows together.
 LONGEST, TOGETHER = 32768, 4096
-#: Values and scales of a matrix x, and those of x.mT in the scaling `turned`: that of x or, beside
-#: "block", "block2d". Of several matrices, in "block2d" alone. `seed`: round at random.
-#: Where `offs` cuts the rows, in "block", groups begin at multiples of 128 of x.mT's columns; where
-#: they end comes fifth.
+#: Values and scales of a matrix x and, if `turned` is given, of x.mT in that scaling: x's own or,
+#: for "block", "block2d". x may be several matrices in "block2d" without `turned`. `seed`: round at
+#: random. With `offs`, "block" and `turned`, each group's columns of x.mT begin at a multiple of
+#: 128, and where they end comes fifth.
 QUANTIZE = define(
     "quantize(Tensor x, ScalarType dtype, str scaling, str? turned=None, Tensor? seed=None, "
     "Tensor? offs=None) -> Tensor[]"
 )
 
 
-def quantized(x, *args) -> list[torch.Tensor]:
+def quantized(x, dtype, scaling: str, turned=None, seed=None, offs=None) -> list[torch.Tensor]:
     """The operator's results, past torch's dispatcher where nobody watches."""
-    watched = not fast_path.unwatched(x, x, args[3:])
-    return (QUANTIZE if watched else _quantize)(x, *args)
+    watched = not fast_path.unwatched(x, x, (seed, offs))
+    return (QUANTIZE if watched else _quantize)(x, dtype, scaling, turned, seed, offs)
 
 
 @untraced
@@ -71,24 +71,24 @@ def _launch(x, made, scalings, seed, find: bool, store: bool, groups=None) -> No
     """
     if len(made) == 4 and groups is None and x.stride(0) < x.stride(1):  # loads are wide along rows
         x, made, scalings = x.mT, made[2:] + made[:2], scalings[::-1]
-    lie = tuple([(t.dtype, t.shape, t.stride()) for t in (x, *made)])
+    layouts = tuple([(t.dtype, t.shape, t.stride()) for t in (x, *made)])
     count = 0 if groups is None else len(groups[0])
-    key = lie, scalings, find, store, seed is not None, count
-    way, (offs, ends) = _way(*key), groups or (x, x)
-    tensors = x, *made[:2], *made[-2:], x if seed is None else seed, offs, ends
+    asked = layouts, scalings, find, store, seed is not None, count
+    seed, (offs, ends) = x if seed is None else seed, groups or (x, x)
+    tensors = x, *made[:2], *made[-2:], seed, offs, ends
     there = dict(zip(quantize_kernel.arg_names, tensors, strict=False))
-    key = key, *(t.data_ptr() & 15 for t in tensors), tensors[5].dtype, offs.dtype
+    key = asked, seed.dtype, offs.dtype, *(t.data_ptr() & 15 for t in tensors)
     with torch.cuda.device_of(x):
-        binding.launch(key, quantize_kernel, *way, there)
+        binding.launch(key, quantize_kernel, *_launch_of(*asked), there)
 
 
 @functools.lru_cache(maxsize=4096)
-def _way(lie, scalings, find, store, draws, count) -> tuple[tuple[int], dict, dict]:
-    """A launch's grid, arguments but for tensors, and options; `lie` says how tensors lie."""
-    (source, (*batch, M, K), strides), (dtype, _, to_values), scale, *more = lie
-    (_, shape_t, to_values_t), scale_t = more or (lie[1], scale)
-    # A stride of one element is 0: ptxas of CUDA 12.8 crashes on loads beside each other of one.
-    to_rows, to_columns = strides[-2] if M > 1 else 0, strides[-1] if K > 1 else 0
+def _launch_of(layouts, scalings, find, store, draws, count) -> tuple[tuple[int], dict, dict]:
+    """A launch's grid, the arguments that are no tensors, and the options."""
+    (source, (*batch, M, K), strides), (dtype, _, value_strides), scale, *more = layouts
+    (_, shape_t, value_strides_t), scale_t = more or (layouts[1], scale)
+    # Along one element the stride is passed as 0: as 1, it crashes ptxas of CUDA 12.8.
+    stride_m, stride_k = strides[-2] if M > 1 else 0, strides[-1] if K > 1 else 0
     a = b = BLOCK
     if scalings[0] == "row" and find:
         b = triton.next_power_of_2(max(K, 16))
@@ -97,11 +97,11 @@ def _way(lie, scalings, find, store, draws, count) -> tuple[tuple[int], dict, di
         tuple(step if n > 1 else 0 for n, step in zip(*each[1:], strict=True))[-2:] or (0, 0)
         for each in (scale, scale_t)
     ]
-    following = [each[0] if batch else 0 for each in (strides, to_values, scale[2])]
+    following = [each[0] if batch else 0 for each in (strides, value_strides, scale[2])]
     lines = [scalings[place] in ("row", "block") for place in (0, -1)]
     numbers = (
-        count, M, K, to_rows, to_columns, to_values[-2], to_values_t[-2], *steps[0], *steps[1],
-        *following, *TYPES[dtype], *lines, find, store, draws, bool(more),
+        count, M, K, stride_m, stride_k, value_strides[-2], value_strides_t[-2], *steps[0],
+        *steps[1], *following, *TYPES[dtype], *lines, find, store, draws, bool(more),
         triton.next_power_of_2(count) if count else 0, a, b,
     )  # fmt: skip
     # 64 elements per thread, or 32 with as many random numbers; registers for 16 warps on an SM.

@@ -289,7 +289,7 @@ def kind_of(view: Problem) -> Kind:
 
 
 def _sums(view: Problem) -> str:
-    """`Problem.sums`; those that each column's scale multiplies, which threads load, apart."""
+    """`Problem.sums`, or "columns": blocks in which each column of B has its own scale."""
     return "columns" if view.sums == "block" and view.lines_per_scale[1] == 1 else view.sums
 
 
