@@ -10,7 +10,7 @@ import tritemm
 from tests.harness import DEVICE, Guarded, assert_right
 from tests.kernels.test_scaled import E4M3, E5M2, INT8, scale, values
 from tritemm import budget
-from tritemm.problem import EpilogueInputs
+from tritemm.problem import RECIPES, EpilogueInputs
 from tritemm.takeover import routing
 
 F = torch.nn.functional
@@ -270,6 +270,43 @@ def test_torchs_calls_are_routed():
     assert report.ran == {"_int_mm": 1, "_scaled_mm": 1}
     assert torch.equal(whole.double(), i.double() @ j.double())
     assert_right(c, a, b, scales=(*scales, True))
+
+
+WORDS = [("tensor", "tensor"), ("row", "row"), ("block", "block2d"), ("block", "block")]
+
+
+@pytest.mark.parametrize("words", WORDS, ids="-".join)
+def test_torchs_recipes_are_routed(words):
+    """`_scaled_mm_v2`, which F.scaled_mm calls; its meta function refuses scales of blocks."""
+    kinds = getattr(torch.nn.functional, "ScalingType", None)
+    if kinds is None:
+        pytest.skip("torch has no ScalingType")
+    a, b, scales, args = called(48, 272, 512, words)
+    recipes = [getattr(kinds, RECIPES[word]).value for word in words]
+    given = [args[0]], recipes[:1], [], [args[2]], recipes[1:], [], None, torch.bfloat16
+    with tritemm.enabled() as report:
+        c = routing.ROUTES["_scaled_mm_v2"].work(a, b, *given)
+        fast = torch.ops.aten._scaled_mm_v2(a, b, *given, (), True) if words[0] == "row" else c
+    assert_right(c, a, b, scales=(*scales, True))
+    assert_right(fast, a, b, scales=(*scales, False))
+    assert report.ran == ({"_scaled_mm_v2": 1} if words[0] == "row" else {})
+
+
+REFUSED_RECIPES = {
+    "a swizzle": {4: [1]}, "two levels": {2: [torch.ones(()), torch.ones(())]},
+    "an order": {10: [1, 0]}, "another recipe": {3: [3]}, "a scale": {2: [torch.ones(3)]},
+    "a type": {9: torch.float64}, "a bias": {8: torch.ones(3)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", REFUSED_RECIPES.values(), ids=REFUSED_RECIPES)
+def test_recipes_that_are_torchs_to_judge(change):
+    a, b, _, args = called(48, 64, 256, ("row", "row"))
+    given = [a, b, [args[0]], [1], [], [args[2]], [1], [], None, torch.bfloat16, ()]
+    for place, value in change.items():
+        given[place] = value
+    with pytest.raises(routing.Refused):
+        routing.ROUTES["_scaled_mm_v2"].work(*given)
 
 
 @pytest.mark.parametrize("words", [("block", "block2d"), ("block2d", "block"), ("block", "block")])

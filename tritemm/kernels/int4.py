@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..arch.sm90 import launches_early
+from ..arch.sm90 import has_wgmma, launches_early
 from ..problem import Device
 from ..runtime import binding
 from ..runtime.workspace import Room
@@ -234,7 +234,7 @@ def config(M: int, N: int, steps: int, device: Device) -> dict[str, int]:
     parts = 1 << max(1, most).bit_length() - 1
     parts = triton.cdiv(steps, triton.cdiv(steps, parts))  # so that none is empty
     tile = {"BLOCK_M": rows, "BLOCK_N": columns, "WARPS": warps, "LANES": lanes}
-    whole = device.capability[0] == 9 and rows > 8  # Triton 3.6 has no WGMMA of 8 columns
+    whole = has_wgmma(device) and rows > 8  # Triton 3.6 has no WGMMA of 8 columns
     return tile | {"STAGES": stages, "SPLIT_K": parts, "WHOLE": whole}
 
 

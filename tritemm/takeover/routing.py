@@ -17,6 +17,7 @@ import torch
 
 from ..dispatch.request import word_of
 from ..dtypes import REAL, beyond_float, check_flag, check_precision
+from ..op.scaled import of_lines
 from ..plan.kinds import key_of, product
 from ..problem import (
     ACCUMULATE,
@@ -210,16 +211,10 @@ def _whole_numbers(a, b, *, out=None):
 
 def _scaled(a, b, scale_a, scale_b, bias=None, result=None, dtype=None, fast=False, *, out=None):
     """_scaled_mm of fp8, with a scale for all, for each row or for blocks."""
-    if a.dim() != 2 or b.dim() != 2:
-        raise Refused("shapes that are torch's to judge")
-    (M, K), N = a.shape, b.shape[1]
-    fp8 = a.dtype in FP8 and b.dtype in FP8 and FP8[0] in (a.dtype, b.dtype)
-    if not fp8 or dtype not in REAL or result is not None or a.get_device() != b.get_device():
+    _check_scaled(a, b, bias, dtype)
+    if result is not None:
         raise Refused("types that are torch's to judge")
-    if K % 16 or N % 16 or b.shape[0] != K or a.stride(1) != 1 or b.stride(0) != 1:
-        raise Refused("shapes that are torch's to judge")
-    if bias is not None and (bias.shape != (N,) or bias.dtype not in REAL):
-        raise Refused("a bias that is torch's to judge")
+    (M, K), N = a.shape, b.shape[1]
     scales = []
     for scale, lines in ((scale_a, M), (scale_b.mT if scale_b.dim() > 1 else scale_b, N)):
         steps, bands = -(-K // BLOCK), -(-lines // BLOCK)
@@ -233,13 +228,50 @@ def _scaled(a, b, scale_a, scale_b, bias=None, result=None, dtype=None, fast=Fal
     counts = scale_a.numel(), scale_b.numel()
     if counts != (1, 1) and any(n == 1 < of for n, of in zip(counts, (M, N), strict=True)):
         raise Refused("scales that are torch's to judge")  # of all elements, and of lines
+    return _of_scales(a, b, scales, bias, dtype, fast, out)
+
+
+def _by_recipes(
+    a, b, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias=None, dtype=None,
+    contraction_dim=(), fast=False, *, out=None,
+):  # fmt: skip
+    """_scaled_mm_v2, which `torch.nn.functional.scaled_mm` calls."""
+    _check_scaled(a, b, bias, dtype)
+    given = scale_a, recipe_a, scale_b, recipe_b
+    if any(len(each) != 1 for each in given) or any((*swizzle_a, *swizzle_b)) or contraction_dim:
+        raise Refused("scales of levels or orders that are torch's to judge")
+    kind = torch.nn.functional.ScalingType
+    try:
+        of_a = of_lines("scale_a", scale_a[0], kind(recipe_a[0]), a, *a.shape)
+        of_b = of_lines("scale_b", scale_b[0], kind(recipe_b[0]), b, *b.mT.shape)
+    except (RuntimeError, ValueError):
+        raise Refused("scales that are torch's to judge") from None
+    return _of_scales(a, b, (of_a, of_b), bias, dtype, fast, out)
+
+
+def _check_scaled(a, b, bias, dtype) -> None:
+    """Refuse operands of a product with scales that are torch's to judge."""
+    fp8 = a.dtype in FP8 and b.dtype in FP8 and FP8[0] in (a.dtype, b.dtype)
+    if not fp8 or dtype not in REAL or a.get_device() != b.get_device():
+        raise Refused("types that are torch's to judge")
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or a.shape[1] % 16:
+        raise Refused("shapes that are torch's to judge")
+    if b.shape[1] % 16 or a.stride(1) != 1 or b.stride(0) != 1:
+        raise Refused("shapes that are torch's to judge")
+    if bias is not None and (bias.shape != b.shape[1:] or bias.dtype not in REAL):
+        raise Refused("a bias that is torch's to judge")
+
+
+def _of_scales(a, b, scales, bias, dtype, fast, out):
+    """The product of fp8 with scales [lines, steps of K]."""
     blocks = any(scale.shape[1] > 1 for scale in scales)
     word, *_ = _options.get((dtype, None), ("auto",))  # another thread may have left by now
     options = (word, None, None, dtype)
     then = EpilogueInputs.made(a, b, bias, None)
     besides = Besides(None, (*scales, blocks or not fast))
     make = functools.partial(_made, a, b, options, then=then, besides=besides)
-    return make() if out is None else _written(out, a, (M, N), options, make)
+    shape = a.shape[0], b.shape[1]
+    return make() if out is None else _written(out, a, shape, options, make)
 
 
 def _vector(input, a, vector, *, beta=1, alpha=1, out=None):
@@ -381,6 +413,8 @@ _WORK: dict[str, Callable] = {
     "_scaled_mm": _scaled,
     "_scaled_mm.out": _scaled,
 }
+if hasattr(torch.ops.aten, "_scaled_mm_v2"):
+    _WORK |= {"_scaled_mm_v2": _by_recipes, "_scaled_mm_v2.out": _by_recipes}
 #: An operator of torch and what stands for it. `linear`, `matmul`, `mv`, `einsum` and their like
 #: come down to these, and so do the derivatives of all of them.
 ROUTES = {name: Route(name, work) for name, work in _WORK.items()}
