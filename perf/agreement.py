@@ -20,31 +20,44 @@ import torch
 WHOLE, EACH = 1.5, 3.0
 #: Of the values' root mean square: as much as one rounding to bf16 may lose, whatever torch loses.
 EPSILON = 2.0**-9
+#: How far the projection of all gradients, or logits, on the exact ones may be from 1: noise hardly
+#: changes it, however large, and a wrong factor does.
+GAIN = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
 class Error:
-    """Sums of `count` squares, and the largest error; infinite if an error is not finite."""
+    """Sums of `count` squares, and the largest error; infinite if an error is not finite.
+
+    `along`: the sum of errors times exact values.
+    """
 
     squares: float
     exact: float
     count: int
+    along: float
     largest: float
 
     @staticmethod
     def of(found: torch.Tensor | None, exact: torch.Tensor) -> Error:
         """The error of a tensor; infinite where it is missing."""
-        size, squares, largest = _sum(exact.square()), math.inf, math.inf
+        size, squares, along, largest = _sum(exact.square()), math.inf, math.inf, math.inf
         if found is not None and found.shape == exact.shape:
             off = (found.float() - exact).abs_()
             if off.max().isfinite():
-                largest, squares = float(off.max()), _sum(off.square_())
-        return Error(squares, size, exact.numel(), largest)
+                largest, squares = float(off.max()), _sum(off.square())
+                along = _sum((found.float() - exact).mul_(exact))
+        return Error(squares, size, exact.numel(), along, largest)
 
     @property
     def norm(self) -> float:
         """The norm of the error over that of the exact values."""
         return _over(math.sqrt(self.squares), math.sqrt(self.exact))
+
+    @property
+    def gain(self) -> float:
+        """The projection of the values found on the exact ones, less 1."""
+        return _over(self.along, self.exact)
 
     @property
     def peak(self) -> float:
@@ -53,7 +66,8 @@ class Error:
 
     def __add__(self, other: Error) -> Error:
         """The error of both tensors together."""
-        sums = (getattr(self, n) + getattr(other, n) for n in ("squares", "exact", "count"))
+        names = "squares", "exact", "count", "along"
+        sums = (getattr(self, n) + getattr(other, n) for n in names)
         return Error(*sums, max(self.largest, other.largest))
 
 
@@ -107,7 +121,9 @@ def judge(own: Errors, torchs: Errors, coarser: float = 1) -> Agreement:
     """
     ours, theirs = groups(own), groups(torchs)
     shares = {
-        (name, WHOLE): error.norm / (WHOLE * coarser * (theirs[name].norm + EPSILON))
+        (name, WHOLE): max(
+            error.norm / (WHOLE * coarser * (theirs[name].norm + EPSILON)), abs(error.gain) / GAIN
+        )
         for name, error in ours.items()
         if error.count > 1
     }

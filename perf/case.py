@@ -130,6 +130,11 @@ class Case:
         return tuple(itertools.accumulate(-(-size // BLOCK) * BLOCK for size in sizes))
 
     @property
+    def depth(self) -> int:
+        """K of the operands."""
+        return self.ends[-1] if self.in_blocks else self.K
+
+    @property
     def output(self) -> str:
         """Name of the type of C."""
         return self.out_dtype or ("bf16" if self.scaling else OUTPUT[self.dtype])
@@ -159,13 +164,13 @@ class Case:
         size, after, groups = DTYPES[self.dtype].itemsize, self.after, self.groups
         used = groups.used(self.M) if groups and groups.cut == "m" else 1
         lines = self.M if after.symmetric else self.M + used * self.N
-        operands = lines * self.K * size + after.bias * self.N * size
+        operands = lines * self.depth * size + after.bias * self.N * size
         if self.scaling:
             # Of groups of K, without scales of the whole of their K, which are few.
             each = zip((self.M, self.N), (1, used), SCALINGS[self.scaling], strict=True)
             for count, times, recipe in each:
-                rows, terms = sharing(recipe, count, self.K)
-                operands += 4 * times * -(-count // rows) * -(-self.K // terms)
+                rows, terms = sharing(recipe, count, self.depth)
+                operands += 4 * times * -(-count // rows) * -(-self.depth // terms)
         results = self.M * self.columns * (1 + (after.residual or after.accumulate))
         results *= groups.count if groups and groups.cut == "k" else 1
         return self.batch * (operands + results * DTYPES[self.output].itemsize)

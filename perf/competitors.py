@@ -173,8 +173,7 @@ def _flat(scale: torch.Tensor, recipe: str) -> torch.Tensor:
 def _dense(case: Case, operands: Operands) -> list[Competitor]:
     """`torch.mm` and `tritemm.matmul`, or with scales theirs, of all rows and one expert's weights;
     or of all of K, with what fills blocks."""
-    K = case.ends[-1] if case.in_blocks else case.K
-    plain, given = dataclasses.replace(case, K=K, groups=None), alone(*operands)
+    plain, given = dataclasses.replace(case, K=case.depth, groups=None), alone(*operands)
     if case.scaling:
         ours = of_scaled(plain, given, "auto", case.accumulate)
     else:

@@ -70,12 +70,11 @@ def _scaled_operands(case: Case, device: str) -> Operands:
     groups, found = case.groups, []
     by_rows = bool(groups) and groups.cut == "m"
     ends = case.ends if groups else ()
-    K = ends[-1] if case.in_blocks else case.K
     for lines, recipe, own in zip(
         (case.M, case.N), SCALINGS[case.scaling], (False, by_rows), strict=True
     ):
         made = [
-            _quantised(_normal(case, lines, K, device), DTYPES[case.dtype], recipe)
+            _quantised(_normal(case, lines, device), DTYPES[case.dtype], recipe)
             for _ in range(groups.count if own else 1)
         ]
         values, scale = map(torch.stack, zip(*made, strict=True)) if own else made[0]
@@ -93,9 +92,9 @@ def _scaled_operands(case: Case, device: str) -> Operands:
     return a, b, c, torch.tensor(ends, dtype=torch.int32, device=device), scale_a, scale_b
 
 
-def _normal(case: Case, lines: int, K: int, device: str) -> torch.Tensor:
+def _normal(case: Case, lines: int, device: str) -> torch.Tensor:
     """Normal values, and zeros where groups of K end inside a block."""
-    x = torch.randn(lines, K, device=device)
+    x = torch.randn(lines, case.depth, device=device)
     if case.in_blocks:
         whole = (
             itertools.pairwise((0, *case.ends)),
@@ -282,7 +281,7 @@ def integers(case: Case, device: str) -> tuple[Operands, torch.Tensor]:
     most = 1 if case.accumulate == "fp16" else 2
     for t in (a, b):
         t.copy_(torch.randint(-most, most + 1, t.shape, dtype=torch.int8, device=device))
-    for t in more if case.scaling else ():
+    for t in more[-2:] if case.scaling else ():
         t.copy_(torch.randint(1, 3, t.shape, device=device))
     wide, want = torch.float64 if case.dtype == "fp64" else torch.float32, torch.empty_like(c)
     # fp32 is multiplied exactly too where torch takes tf32 for it: these integers fit.

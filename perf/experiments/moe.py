@@ -134,7 +134,8 @@ def text(rows: list[Row]) -> str:
 
 def results(rows: Sequence[Row]) -> list[Result]:
     """Against torch's and the peers' products of groups."""
-    return tables.results(rows, others=lambda name: not name.startswith(DENSE))
+    mine = tables.tritemms(rows)
+    return tables.results(rows, others=lambda name: not (name.startswith(DENSE) or name in mine))
 
 
 def parts(rows: list[Row], selection: Selection | None = None) -> Parts:

@@ -213,6 +213,21 @@ def test_groups_with_scales_are_right_and_dense_products_stand_beside(scaling, c
 
 
 @pytest.mark.parametrize(("scaling", "cut"), GROUPED)
+def test_integers_of_groups_and_bytes_are_those_of_the_operands(scaling, cut):
+    case = group_case(scaling, cut, EMPTY)
+    (a, b, c, offs, *scales), want = operands.integers(case, "cpu")
+    assert offs.tolist() == list(case.ends) and {
+        x for t in scales for x in t.unique().tolist()
+    } <= {1, 2}
+    assert want[: case.ends[-1]].isfinite().all()
+    used = case.groups.used(case.total) / 4 if cut == "m" else 1
+    sizes = [a.numel(), used * b.numel(), c.numel() * 2]
+    if scaling == "block":
+        sizes += [4 * scales[0].numel(), 4 * used * scales[1].numel()]
+        assert case.bytes == pytest.approx(sum(sizes))
+
+
+@pytest.mark.parametrize(("scaling", "cut"), GROUPED)
 def test_each_groups_product_has_its_scales(scaling, cut):
     case = group_case(scaling, cut, EMPTY)
     a, b, c, offs, of_a, of_b = operands.operands(case, "cpu")
