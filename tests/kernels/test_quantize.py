@@ -240,6 +240,7 @@ def test_groups_that_decrease_or_reach_out(ends):
     assert (ends.diff() >= 0).all() and 0 <= ends[0] <= ends[-1] <= t.values.shape[1]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("shape", [(300, 1), (1, 300)], ids=str)
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_one_row_or_column_and_its_transpose(scaling, shape):
