@@ -43,10 +43,10 @@ class Error:
         """The error of a tensor; infinite where it is missing."""
         size, squares, along, largest = _sum(exact.square()), math.inf, math.inf, math.inf
         if found is not None and found.shape == exact.shape:
-            off = (found.float() - exact).abs_()
-            if off.max().isfinite():
-                largest, squares = float(off.max()), _sum(off.square())
-                along = _sum((found.float() - exact).mul_(exact))
+            off = found.float() - exact
+            most = off.abs().max()
+            if most.isfinite():
+                largest, along, squares = float(most), _sum(off * exact), _sum(off.square_())
         return Error(squares, size, exact.numel(), along, largest)
 
     @property

@@ -90,7 +90,8 @@ def scaled(case: Case, operands: Operands, kernels: Iterable[str]) -> list[Compe
 
 
 def of_scaled(case: Case, operands: Operands, word: str, how: str) -> Competitor:
-    """`tritemm.scaled_mm` with `kernel=word`, refused with its own sentence.
+    """`tritemm.scaled_mm` with `kernel=word`, or of groups `scaled_grouped_mm`; refused with its
+    own sentence.
 
     It is compared with torch's fast sums too, whatever its own are.
     """
@@ -102,6 +103,12 @@ def of_scaled(case: Case, operands: Operands, word: str, how: str) -> Competitor
     def run(a, b, c, of_a, of_b):
         return tritemm.scaled_mm(a, b, of_a, first, of_b, second, out=c, **options)
 
+    def of_groups(a, b, c, offs, of_a, of_b):
+        scales = _as_given(of_a, first), first, _as_given(of_b, second), second
+        more = options | {"offs": offs, "in_blocks": case.in_blocks}
+        return tritemm.scaled_grouped_mm(a, b, *scales, out=c, **more)
+
+    run = of_groups if case.groups else run
     try:
         problem = problem_of(case, Device.of(operands[0].device), how)
         choice = dispatch.choose(problem, word)
@@ -132,26 +139,10 @@ def grouped(case: Case, operands: Operands) -> list[Competitor]:
 def _scaled_groups(case: Case, operands: Operands) -> list[Competitor]:
     """`tritemm.scaled_grouped_mm` in all its sums, and torch's, which has scales of rows alone; and
     dense products, beside groups of any sizes where torch has no scales of blocks."""
-    first, second = SCALINGS[case.scaling]
     dense = _dense(case, operands) if case.scaling != "row" or case.groups.sizes == BALANCED else []
     rivals = (TORCH_FAST, *(each.name for each in dense))
-    found = []
-    for how in case.sums:
-        options = {"use_fast_accum": how == FAST, "output_dtype": DTYPES[case.output]}
-        options["in_blocks"] = case.in_blocks
-
-        def ours(a, b, c, offs, of_a, of_b, options=options):
-            of_b = of_b.mT if second == "block2d" else of_b
-            given = _flat(of_a, first), first, _flat(of_b, second), second
-            tritemm.scaled_grouped_mm(a, b, *given, offs=offs, out=c, **options)
-
-        name = f"auto, {FAST}" if how == FAST else "auto"
-        try:
-            choice = dispatch.choose(problem_of(case, Device.of(operands[0].device), how))
-            fields = {"number": None, "accumulate": how, "rivals": rivals}
-            found.append(of_rung(name, ours, choice.kernel, choice.config, **fields))
-        except (NotImplementedError, ValueError) as error:
-            found.append(Competitor(name, ours, ladder=TRITON, refusal=str(error)))
+    ours = (of_scaled(case, operands, "auto", how) for how in case.sums)
+    found = [dataclasses.replace(each, number=None, rivals=rivals) for each in ours]
     refusal = None if case.scaling == "row" else "torch._scaled_grouped_mm has no scales of blocks"
     for name, fast in ((REFERENCE, False), (NULL, False), (TORCH_FAST, True)):
 
@@ -165,9 +156,9 @@ def _scaled_groups(case: Case, operands: Operands) -> list[Competitor]:
     return found + dense
 
 
-def _flat(scale: torch.Tensor, recipe: str) -> torch.Tensor:
-    """Scales as a caller has them: those of rows without steps of K."""
-    return scale[..., 0] if recipe == "row" else scale
+def _as_given(scale: torch.Tensor, recipe: str) -> torch.Tensor:
+    """A group's scales [lines, steps] as a caller has them."""
+    return {"row": scale[..., 0], "block2d": scale.mT}.get(recipe, scale)
 
 
 def _dense(case: Case, operands: Operands) -> list[Competitor]:

@@ -62,7 +62,7 @@ class Preset:
 
     def register(self, commands) -> None:
         command = cli.add_command(commands, self.name, self.run, self.help, self.examples)
-        asked = {"kernels": ["auto"], "peers": [], "compiled": list(COMPILED)}
+        asked = {"kernels": ["auto"], "peers": [], "scaling": [], "compiled": list(COMPILED)}
         command.set_defaults(**asked, batch_invariant=False, share=slice(None), minutes=math.inf)
         self.options(command)
         cli.add_measurement(command, self.rounds, modes=True)
@@ -77,7 +77,7 @@ class Preset:
             return cli.refuse(f"--part: there are only {len(wanted)} problems to share out")
         if self.name == "race":
             experiment = OF_FILES.get(args.file.resolve(), self.name)
-        if getattr(args, "scaling", None):
+        if args.scaling:
             experiment = f"scaled {experiment}"
         if args.peers:
             experiment = WITH_PEERS.get(experiment, experiment)
