@@ -14,8 +14,10 @@ from tritemm.problem import ACTIVATIONS, BLOCK, GATED
 from .groups import Groups
 
 #: What may follow a product, in the words of a table: `bias gelu`, `residual`, `swiglu`; or what is
-#: known of it: `symmetric`, of A and its transpose.
-WORDS = ("bias", *filter(None, ACTIVATIONS), *GATED, "residual", "accumulate", "symmetric")
+#: known of it: `symmetric`, of A and its transpose; `int4`, by a weight of 4 bits.
+WORDS = ("bias", *filter(None, ACTIVATIONS), *GATED, "residual", "accumulate", "symmetric", "int4")
+#: Columns of a weight of 4 bits that share a scale.
+GROUP = 128
 
 #: Operand and output types by the names that rows use; fp8 is e4m3.
 DTYPES = {problem.short_name(t): t for t in (*problem.ACCUMULATE, torch.int32)}
@@ -45,7 +47,8 @@ class Ending:
     """activation(product + bias) + residual; or, to accumulate, what the output held + product.
 
     A gated activation is of a product whose first half of columns is the gate's: the result has
-    half as many. A symmetric product is that of A and its transpose.
+    half as many. A symmetric product is that of A and its transpose. `int4`: tritemm's weight has 4
+    bits, and torch's the same numbers in 16.
     """
 
     bias: bool = False
@@ -53,6 +56,7 @@ class Ending:
     residual: bool = False
     accumulate: bool = False
     symmetric: bool = False
+    int4: bool = False
 
     @staticmethod
     def parse(text: str | None) -> Ending:
@@ -63,13 +67,13 @@ class Ending:
                 raise ValueError(f"an ending is made of {', '.join(WORDS)}, not {word!r}")
         acts = [word for word in words if word in ACTIVATIONS or word in GATED]
         residual, accumulate = "residual" in words, "accumulate" in words
-        symmetric = "symmetric" in words
-        made = Ending("bias" in words, "".join(acts[:1]), residual, accumulate, symmetric)
+        known = "symmetric" in words, "int4" in words
+        made = Ending("bias" in words, "".join(acts[:1]), residual, accumulate, *known)
         if len(set(words)) < len(words) or len(acts) > 1:
             raise ValueError(f"an ending has each word once and one activation, not {text!r}")
-        if (made.accumulate or made.gated or made.symmetric) and len(words) > 1:
+        if (made.accumulate or made.gated or any(known)) and len(words) > 1:
             raise ValueError(
-                f"accumulate, symmetric and gated activations stand alone, not in {text!r}"
+                f"accumulate, symmetric, int4 and gated activations stand alone, not in {text!r}"
             )
         return made
 
@@ -165,6 +169,10 @@ class Case:
         used = groups.used(self.M) if groups and groups.cut == "m" else 1
         lines = self.M if after.symmetric else self.M + used * self.N
         operands = lines * self.depth * size + after.bias * self.N * size
+        if after.int4:
+            operands -= (
+                self.N * self.K * size - self.N * self.K // 2 - self.N * self.K // GROUP * size
+            )
         if self.scaling:
             # Of groups of K, without scales of the whole of their K, which are few.
             each = zip((self.M, self.N), (1, used), SCALINGS[self.scaling], strict=True)

@@ -1,7 +1,8 @@
 """The data of a case: random operands, poisoned outputs, the check; and the reference.
 
 A case has A, B and C. With an ending, it has the bias and the residual too, None where there is
-none; to accumulate, C begins as the residual. With groups, it has where each ends. With scales, A's
+none; to accumulate, C begins as the residual. By a weight of 4 bits, B is that in 16, and its bytes
+and scales come last. With groups, it has where each ends. With scales, A's
 and B's come last: [rows of A or columns of B, steps of K], where a scale may be of 128 lines, or of
 all; [groups, ...] of what each group has its own of.
 """
@@ -20,9 +21,10 @@ import torch.nn.functional as F
 
 from tritemm.budget import Verdict, check
 from tritemm.budget import reference as exact
+from tritemm.nn import Int4Weight
 from tritemm.problem import EpilogueInputs, spread
 
-from .case import DTYPES, FAST, SCALINGS, WHOLE, Case, sharing
+from .case import DTYPES, FAST, GROUP, SCALINGS, WHOLE, Case, sharing
 
 Operands = tuple[torch.Tensor | None, ...]
 
@@ -63,7 +65,18 @@ def operands(case: Case, device: str) -> Operands:
     after = case.after
     bias = torch.randn(case.N, dtype=a.dtype, device=device) if after.bias else None
     residual = torch.randn_like(c) if after.residual or after.accumulate else None
-    return a, b, _begun(case, c, residual), bias, residual
+    weight = _of_4_bits(b) if after.int4 else ()
+    return a, b, _begun(case, c, residual), bias, residual, *weight
+
+
+def _of_4_bits(b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The bytes and scales of a weight; B, which becomes the same, has room for each number."""
+    weight = Int4Weight.of(b.mT, GROUP)
+    # The nearest power of 2, whose product by a whole number isn't rounded.
+    scale = torch.sign(weight.scale) * torch.exp2(weight.scale.abs().log2().round())
+    weight = Int4Weight(weight.packed, scale.nan_to_num(0))
+    b.copy_(weight.dequantize().mT)
+    return weight.packed, weight.scale
 
 
 def _scaled_operands(case: Case, device: str) -> Operands:
@@ -227,7 +240,7 @@ def _judged(case: Case, accumulate: str, times: int, a, b, c, *more) -> Verdict:
         scale_a, scale_b = more
         scales = None if c.dtype == torch.int32 else (scale_a, scale_b, accumulate != FAST)
         return check(c, a, b, scales=scales)
-    bias, residual = more or (None, None)
+    bias, residual = more[:2] or (None, None)
     after, how = case.after, {"accumulate": DTYPES[accumulate], "precision": case.precision}
     alpha = float(times if after.accumulate else 1)
     ending = EpilogueInputs(bias, residual, after.activation, alpha, 1.0)

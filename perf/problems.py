@@ -9,13 +9,15 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from .case import ACCUMULATE, OUTPUT, SCALINGS, WHOLE, Case, parse_layout
+from .case import ACCUMULATE, GROUP, OUTPUT, SCALINGS, WHOLE, Case, parse_layout
 
 SUITE = Path(__file__).resolve().parent / "suite.csv"
 #: The same of linear layers, with what follows each product.
 LINEAR = SUITE.with_name("linear.csv")
 #: Products of 8 bits, most with scales.
 SCALED = SUITE.with_name("scaled.csv")
+#: By weights of 4 bits.
+INT4 = SUITE.with_name("int4.csv")
 #: What a file says of each problem: its sizes; and the rest, with what it is where it is left out.
 SIZES_OF = ("M", "N", "K")
 LEFT_OUT = {
@@ -111,6 +113,10 @@ def check_ending(case: Case) -> None:
         raise ValueError(f"what accumulates is fp32, and the rest of the operands' type: {case}")
     if not after.accumulate and case.layout != "NT":
         raise ValueError(f"a linear layer's layout is NT, not {case.layout}")
+    if after.int4 and case.K % GROUP:
+        raise ValueError(
+            f"a weight of 4 bits is a layer's, of a multiple of {GROUP} columns: {case}"
+        )
     if after.gated and case.N % 2:
         raise ValueError(f"gate and up are halves of N, not of {case.N}")
 

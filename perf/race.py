@@ -20,7 +20,7 @@ from .competitors import chosen, invariant
 from .engine import Competitor, Plan
 from .operands import Operands
 from .peers import against
-from .problems import LINEAR, SCALED, Problem
+from .problems import INT4, LINEAR, SCALED, Problem
 from .roof import Roof
 from .rows import Row
 from .ways import COMPILED, ways
@@ -33,7 +33,7 @@ SHORT = dataclasses.replace(PLAN, replay=0.015, lead=0.02)
 HUNGRY = 2.5e14
 #: Rows of these races are experiments of their own, so that no table takes them for a usual run.
 WITH_PEERS = {"suite": "peers", "random": "random peers"}
-OF_FILES = {LINEAR: "linear", SCALED: "scaled"}
+OF_FILES = {LINEAR: "linear", SCALED: "scaled", INT4: "int4"}
 
 
 def text(rows: list[Row]) -> str:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 import tritemm
 from tritemm import dispatch, plan
+from tritemm.nn import Int4Weight
 from tritemm.problem import GATED, EpilogueInputs, result_shape
 
 from .calls import OURS, compiled_apart
@@ -37,6 +38,7 @@ def ways(case: Case, operands: Operands, compiled: Collection[str]) -> list[Comp
     """tritemm first, then torch eagerly, twice, then its other ways: `compiled`, of `COMPILED`."""
     torch.compiler.reset()  # what was compiled for the last case is of no use
     after = case.after
+    compiled = () if after.int4 else compiled  # there is nothing to fuse
     body = _add if after.accumulate else _layer(after)
     others = {name: _way(after, compiled_apart(body, **COMPILED[name])) for name in compiled}
     others |= _single(after)
@@ -49,6 +51,8 @@ def ways(case: Case, operands: Operands, compiled: Collection[str]) -> list[Comp
 
 def _ours(case: Case, operands: Operands) -> Competitor:
     fused = _fused(case.after)
+    if case.after.int4:
+        return Competitor(OURS, fused, TRITON, slack=1.0)
     try:
         choice = _choice(case, *operands)
     except (NotImplementedError, ValueError) as error:
@@ -64,6 +68,10 @@ def _fused(after: Ending) -> Way:
         )
     if after.symmetric:
         return lambda a, b, c, bias, residual: tritemm.syrk(a)
+    if after.int4:
+        return lambda a, b, c, bias, residual, packed, scale: tritemm.linear(
+            a, Int4Weight(packed, scale)
+        )
     activation = after.activation or None
     return lambda a, b, c, bias, residual: tritemm.linear(
         a, b.mT, bias, activation=activation, residual=residual
@@ -86,7 +94,7 @@ def _way(after: Ending, body: Callable[..., torch.Tensor]) -> Way:
     """A way of a function of a, b, c, if the ending accumulates, or of a layer's arguments."""
     if after.accumulate:
         return lambda a, b, c, bias, residual: body(a, b, c)
-    return lambda a, b, c, bias, residual: body(a, b.mT, bias, residual)
+    return lambda a, b, c, bias, residual, *weight: body(a, b.mT, bias, residual)
 
 
 def _accumulate(a, b, c) -> torch.Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import cli, race, tables
-from ..problems import LINEAR, SCALED, Problem, chosen, read_suite
+from ..problems import INT4, LINEAR, SCALED, Problem, chosen, read_suite
 from ..race import Preset
 from ..rows import AUTO_FAST, TORCH_FAST, Row
 from ..tables import Parts, Table
@@ -19,13 +19,14 @@ python -m perf race --cases mine.json --class decode --peers lt --out mine.jsonl
 python -m perf race --cases mine.csv --part 1/4
 python -m perf race --cases perf/linear.csv --id T1,T2,T3 --compiled compile
 python -m perf race --cases perf/scaled.csv --class deepgemm
+python -m perf race --cases perf/int4.csv --class decode
 """
 DESCRIBED = (
-    "Race tritemm.matmul, linear where something follows the product, and scaled_mm where operands "
-    "of 8 bits have scales, on your own shapes. The file, CSV or a JSON list, has M, N and K, and "
-    "if it likes id, class, name, batch, dtype (bf16, tf32, fp8 ...), out_dtype, layout (NT ...), "
-    "ending (bias gelu, residual ...), scaling (tensor, row, block ...) and weight, how often a "
-    "product is run."
+    "Race tritemm.matmul, linear where something follows the product or the weight has 4 bits, and "
+    "scaled_mm where operands of 8 bits have scales, on your own shapes. The file, CSV or a JSON "
+    "list, has M, N and K, and if it likes id, class, name, batch, dtype (bf16, tf32, fp8 ...), "
+    "out_dtype, layout (NT ...), ending (bias gelu, residual, int4 ...), scaling (tensor, row, "
+    "block ...) and weight, how often a product is run."
 )
 
 
@@ -97,7 +98,19 @@ def scaled_parts(rows: list[Row], selection: Selection) -> Parts:
     yield from ("Torch's product of int8 is the one without scales.", tables.commands(rows))
 
 
+def int4_parts(rows: list[Row], selection: Selection) -> Parts:
+    """Weights of 4 bits: the means against the same in 16 bits, and every problem."""
+    found = tables.against_cublas(rows)
+    cells = {name: tables.RESULT[name] for name in ("problem", "", "µs", "GB/s", "torch µs")} | {
+        "x torch (p20-p80)": tables.RESULT["x cuBLAS (p20-p80)"]
+    }
+    means = Table.of(tuple(tables.TALLY), tables.tallies(found), tables.TALLY)
+    return [means, Table.of(tuple(cells), found, cells, words=2), *tables.notes(found),
+            "Torch's weight has 16 bits.", tables.commands(rows)]  # fmt: skip
+
+
 VIEWS = {
+    "int4": View(newest_of("int4", lambda: chosen(INT4)), int4_parts),
     "linear": View(newest_of("linear", lambda: chosen(LINEAR)), linear_parts),
     "scaled": View(newest_scaled, scaled_parts),
 }

@@ -11,8 +11,8 @@ import tempfile
 
 import pytest
 import torch
-import triton
 from torch._subclasses.fake_tensor import FakeTensorMode
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import tritemm
 from tests.harness import DEVICE, assert_right
@@ -51,6 +51,7 @@ SHAPES = {
     "a tile of 32": (27, 130, 128, 128),
     "a tile of 64": (50, 129, 384, 128),
     "tiles of 128": (131, 136, 256, 256),
+    "many rows": (op.FEW + 1, 43, 1152, 384),
     "parts": (3, 8, 4096, 128),
 }
 
@@ -62,7 +63,7 @@ def test_every_element_is_right(m, n, k, group, dtype):
     x, bias = random(m, k, dtype=dtype), random(n)
     weight = Int4Weight.of(random(n, k, dtype=dtype), group)
     assert weight.shape == (n, k) and weight.scale.dtype == dtype
-    dense = weight.dequantize(WIDE).mT
+    dense = weight.dequantize(WIDE if m <= op.FEW else dtype).mT
     out = tritemm.linear(x, weight, bias)
     assert out.dtype == dtype
     assert_right(out, x, dense, ending=EpilogueInputs(bias))
@@ -80,17 +81,18 @@ def test_parts_of_k_are_chosen_and_any_config_is_right():
         parts = chosen["SPLIT_K"]
         assert (parts - 1) * -(-steps // parts) < steps, "a part is empty"
         if chosen["LANES"] == 1:
-            stage = chosen["BLOCK_N"] * 64 + chosen["BLOCK_M"] * 256
+            stage = chosen["DEPTH"] * (chosen["BLOCK_N"] * 64 + chosen["BLOCK_M"] * 256)
             assert chosen["STAGES"] > 1 and stage * chosen["STAGES"] <= device.shared
     assert kernels.config(1, 4096, 112, device)["SPLIT_K"] > 1
     weight, _ = exact_weight(70, 1024, 128)
     x = torch.randint(-1, 2, (11, 1024), device=DEVICE).bfloat16()
-    for rows, columns, parts, warps, lanes in (
-        (8, 64, 8, 4, 1), (8, 128, 4, 4, 1), (16, 128, 3, 8, 1), (16, 64, 1, 4, 1),
-        (8, 16, 2, 8, 8), (8, 32, 3, 4, 4), (16, 32, 1, 4, 4), (8, 64, 2, 2, 2),
+    for rows, columns, parts, warps, lanes, depth in (
+        (8, 64, 8, 4, 1, 1), (8, 128, 4, 4, 1, 2), (16, 128, 3, 8, 1, 2), (16, 64, 1, 4, 1, 4),
+        (8, 16, 2, 8, 8, 1), (8, 32, 3, 4, 4, 3), (16, 32, 1, 4, 4, 2), (8, 64, 2, 2, 2, 2),
     ):  # fmt: skip
-        chosen = {"BLOCK_M": rows, "BLOCK_N": columns, "SPLIT_K": parts, "STAGES": 3}
+        chosen = {"BLOCK_M": rows, "BLOCK_N": columns, "SPLIT_K": parts, "DEPTH": depth}
         chosen |= {"WARPS": warps, "LANES": lanes, "WHOLE": lanes == 1 and parts % 2 == 0}
+        chosen |= {"STAGES": 3 if lanes == 1 else 1}
         out = x.new_full((11, 70), torch.nan)
         kernels.multiply(x, weight.packed, weight.scale, None, out, chosen)
         assert_right(out, x, weight.dequantize(WIDE).mT)
@@ -106,6 +108,8 @@ def test_inputs_of_any_strides_and_dimensions():
     apart = torch.full((6, 2, 257), torch.nan, dtype=x.dtype, device=DEVICE)
     apart[:, 1, 1:] = x  # at odd addresses
     assert torch.equal(weight(apart[:, 1, 1:]), want)
+    odd = torch.empty(1 + x.numel(), dtype=x.dtype, device=DEVICE)[1:].view_as(x)
+    assert torch.equal(weight(odd.copy_(x)), want)
     assert weight(x[:0]).shape == (0, 24) and weight(x.view(3, 2, 256)[:, :0]).shape == (3, 0, 24)
 
 
@@ -124,9 +128,14 @@ def code_of(m, group, dtype, sm):
     device = kernels.Device("", divmod(sm, 10), 132, 232448 if sm == 90 else 101376)
     values = {"M": m, "N": 4096, "STEPS": 112, "GROUP": group, "PDL": sm >= 90}
     values |= kernels.config(m, 4096, 112, device)
+    values |= {"TMA": values["LANES"] == 1 and sm == 90, "EVEN": True}
     tensors = dict.fromkeys(("x", "scale", "bias", "out"), dtype)
     tensors |= {"packed": torch.uint8, "partials": torch.float32, "counters": torch.int32}
     values |= {name: torch.empty(8, dtype=kind, device="meta") for name, kind in tensors.items()}
+    if values["TMA"]:
+        x = torch.empty(m, 112 * 128, dtype=dtype, device="meta")
+        box = kernels.box_of(values)
+        values["x"] = TensorDescriptor(x, [*x.shape], [*x.stride()], [*box])
     options = {"num_warps": values["WARPS"]}
     with standing_for(sm), tempfile.NamedTemporaryFile() as file:
         code = binding.compile_kernel(kernels.int4_kernel, (1,), values, options).asm["cubin"]
@@ -138,15 +147,11 @@ def code_of(m, group, dtype, sm):
 
 @pytest.mark.latest
 def test_what_is_made_of_a_byte_stays_in_its_thread():
-    """Bytes are copied and read 16 at a time, and nothing goes through shared memory after that.
-
-    Triton 3.6 has no WGMMA of 8 columns.
-    """
-    few = "HMMA.16816" if triton.__version__.startswith("3.6.") else "HGMMA.64x8"
+    """Bytes are copied and read 16 at a time, and nothing goes through shared memory after that."""
     with contextlib.closing(pool.Worker()) as worker:
         for m, group, dtype, sm, mma in (
             (1, 128, torch.bfloat16, 90, "HMMA.16816"), (4, 32, torch.half, 80, "HMMA.16816"),
-            (8, 32, torch.bfloat16, 90, few), (16, 128, torch.half, 90, "HGMMA.64x16"),
+            (8, 32, torch.bfloat16, 90, "HGMMA.64x16"), (16, 128, torch.half, 90, "HGMMA.64x16"),
             (64, 128, torch.bfloat16, 90, "HGMMA.64x64"),
             (200, 128, torch.half, 90, "HGMMA.64x128"),
             (16, 64, torch.bfloat16, 80, "HMMA.16816"),
@@ -159,6 +164,7 @@ def test_what_is_made_of_a_byte_stays_in_its_thread():
                 assert re.search(r"LDG.E\S*.128", text) and "BAR" not in loop
             else:
                 assert "LDGSTS.E.BYPASS.128" in text and "LDS.128" in text
+                assert ("UTMALDG" in text) == (sm == 90)
 
 
 # The weight
@@ -172,6 +178,17 @@ def test_where_each_number_is_stored():
     byte = 16 * (column // 2 % 4) + 2 * (column // 8) + column % 2
     stored = weight.packed.cpu()[n // 8, k // 128, n % 8, byte].int()
     assert torch.equal((stored >> 4 * (k // 64 % 2) & 15) - 8, numbers.cpu().int())
+
+
+@pytest.mark.parametrize("group", [32, 128, 1152])
+@pytest.mark.parametrize("dtype", [*TYPES, WIDE, torch.float64], ids=str)
+def test_elements_are_rounded_once(group, dtype):
+    weight = Int4Weight.of(random(21, 1152, dtype=torch.half), group)
+    byte = weight.packed.view(3, 9, 8, 4, 8, 2)
+    numbers = torch.stack((byte & 15, byte >> 4), 3).permute(0, 2, 1, 3, 5, 4, 6).double() - 8
+    scale = weight.scale.mT.double().repeat_interleave(group, 1)
+    got = weight.dequantize(dtype)
+    assert got.dtype == dtype and torch.equal(got, (numbers.reshape(24, -1)[:21] * scale).to(dtype))
 
 
 @pytest.mark.parametrize("group", [32, 64, 128, 384])
@@ -228,6 +245,7 @@ def test_opcheck():
     weight, bias = Int4Weight.of(random(10, 128)), random(10).requires_grad_()
     args = random(3, 128).requires_grad_(), weight.packed, weight.scale, bias
     torch.library.opcheck(op.INT4, args)
+    torch.library.opcheck(op.DEQUANTIZE, (*args[1:3], torch.float32))
 
 
 def test_compiled():
@@ -270,13 +288,14 @@ def test_a_cuda_graph_gives_the_same_bits_each_time():
 
 
 @pytest.mark.gpu
-@pytest.mark.large(5)
+@pytest.mark.large(22)
 def test_more_than_2_gib_of_packed_weights():
     packed = torch.randint(0, 256, (2**13, 2**10, 8, 64), dtype=torch.uint8, device=DEVICE)
     weight = Int4Weight(packed, torch.ones(2**10, 2**16, dtype=torch.bfloat16, device=DEVICE))
     x = torch.randint(-1, 2, (1, 2**17), device=DEVICE).bfloat16()
-    last = Int4Weight(packed[-1:].clone(), weight.scale[:, -8:].contiguous())
-    assert_right(weight(x)[:, -8:], x, last.dequantize(WIDE).mT)
+    last = Int4Weight(packed[-1:].clone(), weight.scale[:, -8:].contiguous()).dequantize(WIDE)
+    assert_right(weight(x)[:, -8:], x, last.mT)
+    assert torch.equal(weight.dequantize()[-8:], last.bfloat16())
 
 
 # What is refused

@@ -1,9 +1,11 @@
-"""Products of few rows with a weight of 4 bits; not a rung, though it multiplies like one.
+"""Products of few rows with a weight of 4 bits; not a rung, though it multiplies like one. For many
+rows the weight's elements are made first, by a kernel of its own.
 
 C.T = W @ x.T: rows of W fill the instruction's rows, and the rows of x are its columns. Bytes
 become 16-bit integers only in the registers that the tensor core reads, and the sum over a group of
 columns is multiplied by the group's scale in fp32. For up to 4 rows each warp is a lane along K: it
-loads steps of its own into registers. For more, warps share steps, copied to shared memory.
+loads steps of its own into registers. For more, warps share steps, copied to shared memory, those
+of x by TMA where there is that.
 
 `packed` [ceil(N / 8), K / 128, 8, 64]: the bytes of 8 rows and 128 columns are contiguous. Of the
 64 bytes of a row, byte 16 t + 2 a + b (b < 2) holds column k = 8 a + 2 t + b in its low half and
@@ -17,11 +19,11 @@ import torch
 import triton
 import triton.language as tl
 
-from ..arch.sm90 import has_wgmma, launches_early
+from ..arch.sm90 import has_tma, has_wgmma, launches_early
 from ..problem import Device
 from ..runtime import binding
 from ..runtime.workspace import Room
-from .device.tile import INTERPRETED, dot, follow, store
+from .device.tile import INTERPRETED, convert, dot, follow, store
 
 #: Columns in one half of a row's bytes, and in a step along K; bytes of 8 rows in a step.
 HALF, STEP, BYTES = tl.constexpr(64), tl.constexpr(128), tl.constexpr(512)
@@ -70,16 +72,16 @@ def spread(value, BLOCK_M: tl.constexpr, LANES: tl.constexpr, WARPS: tl.constexp
 
 @triton.jit
 def halves(byte, like, WHICH: tl.constexpr, LANES: tl.constexpr, WARPS: tl.constexpr):
-    """The low or high halves of the bytes, minus 8, in the type of `like`: 64 columns.
+    """The low or high halves of the bytes, minus 8, in the type that `like` points to: 64 columns.
 
     A half becomes the lowest bits of 128, or of 1024 in fp16, which is then subtracted. The
     assembly is called impure to keep the compiler from moving it to a layout in which a register
     has bytes of two rows.
     """
     if INTERPRETED:
-        value = ((byte >> 4 * WHICH & 15).to(tl.float32) - 8).to(like.dtype)
+        value = ((byte >> 4 * WHICH & 15).to(tl.float32) - 8).to(like.dtype.element_ty)
     else:
-        BRAIN: tl.constexpr = like.dtype == tl.bfloat16
+        BRAIN: tl.constexpr = like.dtype.element_ty == tl.bfloat16
         KIND: tl.constexpr = "bf16x2" if BRAIN else "f16x2"
         BASE: tl.constexpr = "0x43434343" if BRAIN else "0x64646464"
         ONE: tl.constexpr = "0x3f803f80" if BRAIN else "0x3c003c00"
@@ -89,7 +91,7 @@ def halves(byte, like, WHICH: tl.constexpr, LANES: tl.constexpr, WARPS: tl.const
             shr.u32 bits, $2, {4 * WHICH}; and.b32 bits, bits, 0x0f0f0f0f;
             prmt.b32 $0, bits, {BASE}, 0x4140; prmt.b32 $1, bits, {BASE}, 0x4342;
             fma.rn.{KIND} $0, $0, one, less; fma.rn.{KIND} $1, $1, one, less; }}""",
-            "=&r,=&r,r", [byte], dtype=like.dtype, is_pure=False, pack=4,
+            "=&r,=&r,r", [byte], dtype=like.dtype.element_ty, is_pure=False, pack=4,
         )  # fmt: skip
     # From lines and bytes to rows and columns, in the order of the instruction: no data moves.
     ROWS: tl.constexpr = byte.shape[0] // LANES
@@ -117,12 +119,13 @@ def weights(byte, like, WHICH: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.cons
 def int4_kernel(
     x, packed, scale, bias, out, partials, counters, M, N, STEPS,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, SPLIT_K: tl.constexpr,
-    LANES: tl.constexpr, STAGES: tl.constexpr, WARPS: tl.constexpr, PDL: tl.constexpr,
-    WHOLE: tl.constexpr = False,
+    LANES: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr, WARPS: tl.constexpr,
+    PDL: tl.constexpr, EVEN: tl.constexpr, TMA: tl.constexpr, WHOLE: tl.constexpr = False,
 ):  # fmt: skip
     """A tile of out [M, N] = x [M, K] @ W.T + bias, or one part of its sums; K is 128 * STEPS.
 
-    `LANES` are 1 or `WARPS`; if more than 1, each loads `STAGES` steps and multiplies them.
+    `LANES` are 1 or `WARPS`. In each turn of the loop a lane multiplies `DEPTH` steps; `EVEN`: they
+    divide each part, as they must where there is one lane. With `TMA`, x is a descriptor.
     `WHOLE`: where a group has a step's 128 columns, they are one product, so that WGMMA is waited
     for once. HMMA's registers have another order of columns.
     """
@@ -144,6 +147,7 @@ def int4_kernel(
     lines = lines[:, None] + tl.arange(0, HALF)[None, :]
     WIDTH: tl.constexpr = min(GROUP, STEP if WHOLE else HALF)  # columns of a product
     PART: tl.constexpr = max(WIDTH, HALF)
+    POLICY: tl.constexpr = "evict_first" if LANES > 1 else ""
     if LANES > 1:  # a thread loads 2 columns at a time: (8 rows, 8 columns, lane, row, thread)
         x_line = tl.arange(0, BLOCK_M * WIDTH * LANES // 2)
         rows, x_lane = x_line // (4 * WIDTH * LANES) * 8 + x_line // 4 % 8, x_line // 32 % LANES
@@ -152,45 +156,44 @@ def int4_kernel(
     else:
         rows = tl.arange(0, BLOCK_M)
         x_lane, at = rows * 0, tl.arange(0, WIDTH)[None, :]
-    # int64: M * K can pass 2**31
-    x += (row + rows).to(tl.int64)[:, None] * (STEPS * STEP) + first * STEP + at
-    DEPTH: tl.constexpr = STAGES if LANES > 1 else 1
+    if not TMA:
+        # int64: M * K can pass 2**31. Rows past the last one are it once more.
+        rows = tl.minimum(row + rows, M - 1).to(tl.int64)
+        x += rows[:, None] * (STEPS * STEP) + first * STEP + at
     GROUPS: tl.constexpr = (STEP + GROUP - 1) // GROUP
     scales = scales_of(scale, first, last, col, N, BLOCK_N, GROUP, LANES, DEPTH, WARPS)
     sums = folded(tl.zeros((LANES, BLOCK_N, BLOCK_M), tl.float32))
-    for step in tl.range(first, last, LANES * DEPTH, num_stages=STAGES if LANES == 1 else 1):
+    for step in tl.range(first, last, LANES * DEPTH, num_stages=STAGES):
         # Scales aren't prefetched by the pipeline, so they are loaded an iteration ahead.
         following = scales_of(scale, step + LANES * DEPTH, last, col, N, BLOCK_N, GROUP, LANES,
                               DEPTH, WARPS)  # fmt: skip
         byte = ()
         for i in tl.static_range(DEPTH):
-            if LANES > 1:
-                inside = (step + i * LANES + lane < last)[:, None]
-                here = lines + i * LANES * BYTES
-                byte += (tl.load(here, inside, eviction_policy="evict_first"),)
-            else:
-                byte += (tl.load(lines),)
+            inside = None if EVEN else (step + i * LANES + lane < last)[:, None]
+            byte += (tl.load(lines + i * LANES * BYTES, inside, eviction_policy=POLICY),)
         for i in tl.static_range(DEPTH):
-            inside = rows < M - row
-            if LANES > 1:
-                inside &= step + i * LANES + x_lane < last
+            inside = None if EVEN else (step + i * LANES + x_lane < last)[:, None]
             of_group = tl.zeros_like(sums)
             for which in tl.static_range(STEP // PART):
-                parts = weights(byte[i], scales[0], which, WIDTH, LANES, WARPS)
+                parts = weights(byte[i], out, which, WIDTH, LANES, WARPS)
                 for j in tl.static_range(PART // WIDTH):
-                    here = x + (i * LANES * STEP + which * HALF + j * WIDTH)
-                    tile_x = tl.load(here, inside[:, None], other=0.0)
-                    if LANES > 1:
+                    here = i * LANES * STEP + which * HALF + j * WIDTH
+                    if TMA:
+                        tile_x = x.load([row, step * STEP + here]).T
+                    elif LANES == 1:
+                        tile_x = tl.load(x + here).T
+                    else:
+                        tile_x = tl.load(x + here, inside, other=None if EVEN else 0.0)
                         tile_x = tile_x.reshape(BLOCK_M // 8, WIDTH // 8, LANES, 8, 4, 2)
                         tile_x = tile_x.permute(2, 1, 4, 5, 0, 3).reshape(LANES, WIDTH, BLOCK_M)
-                    else:
-                        tile_x = tile_x.T
                     of_group = dot(parts[j], tile_x, of_group, "ieee")
                     if (which * HALF + (j + 1) * WIDTH) % min(GROUP, STEP) == 0:
                         factor = scales[i * GROUPS + (which * HALF + j * WIDTH) // GROUP]
                         sums += of_group * spread(factor, BLOCK_M, LANES, WARPS)
                         of_group = tl.zeros_like(sums)
-        scales, lines, x = following, lines + LANES * DEPTH * BYTES, x + LANES * DEPTH * STEP
+        scales, lines = following, lines + LANES * DEPTH * BYTES
+        if not TMA:
+            x += LANES * DEPTH * STEP
     sums = (tl.sum(sums, 0) if LANES > 1 else sums).T
     rows, cols = tl.arange(0, BLOCK_M), col + tl.arange(0, BLOCK_N)
     if SPLIT_K > 1:
@@ -214,28 +217,68 @@ def int4_kernel(
     store(out + row.to(tl.int64) * N, sums, rows, cols, M - row, N, N, 1)
 
 
-#: By a tile's rows, where there is one lane: columns, warps, stages, and programs of an SM.
+@triton.jit
+def dequantize_kernel(packed, scale, out, N, STEPS, GROUP: tl.constexpr, COUNT: tl.constexpr):
+    """8 rows and `COUNT` steps of out [N, K]."""
+    block, step = tl.program_id(0), tl.program_id(1) * COUNT
+    at = tl.arange(0, COUNT * BYTES)
+    # int64: N * K / 2 can pass 2**31
+    start = packed + (block.to(tl.int64) * STEPS + step) * BYTES
+    byte = tl.load(start + at, mask=at < (STEPS - step) * BYTES, other=0)
+    byte = byte.reshape(COUNT, 8, 4, 8, 2).permute(1, 0, 3, 2, 4).reshape(8, COUNT, HALF)
+    numbers = tl.join(byte & 15, byte >> 4).permute(0, 1, 3, 2).to(tl.float32) - 8
+    PIECES: tl.constexpr = COUNT * (STEP // 32)  # no group is smaller
+    rows, piece = block * 8 + tl.arange(0, 8), tl.arange(0, PIECES)
+    group = ((step * (STEP // 32) + piece) * 32 // GROUP).to(tl.int64)  # groups * N, too
+    inside = (rows[:, None] < N) & (piece[None, :] < (STEPS - step) * (STEP // 32))
+    factor = tl.load(scale + group[None, :] * N + rows[:, None], mask=inside, other=0)
+    values = numbers.reshape(8, PIECES, 32) * factor.to(tl.float32)[:, :, None]
+    cols = piece[:, None] * 32 + tl.arange(0, 32)[None, :]
+    start = out + rows.to(tl.int64)[:, None, None] * (STEPS * STEP) + step * STEP
+    values = convert(values, out.dtype.element_ty)
+    tl.store(start + cols[None, :, :], values, mask=inside[:, :, None])
+
+
+def dequantize(packed, scale, out) -> None:
+    """out [N, K] in fp32, or rounded once; all are contiguous, and none is empty."""
+    steps, count = packed.shape[1], 4
+    grid, group = (len(packed), triton.cdiv(steps, count)), out.shape[1] // len(scale)
+    values = {"N": len(out), "STEPS": steps, "GROUP": group, "COUNT": count}
+    tensors = {"packed": packed, "scale": scale, "out": out}
+    binding.launch_alike(dequantize_kernel, grid, values, tensors, 4)
+
+
+#: By a tile's rows, where there is one lane: columns, warps, steps of a turn, stages, and programs
+#: of an SM.
 TILES = {
-    8: (128, 4, 6, 4), 16: (64, 4, 4, 8), 32: (256, 8, 4, 1), 64: (64, 4, 4, 2), 128: (64, 4, 3, 2),
+    16: (64, 4, 2, 3, 8), 32: (64, 4, 2, 3, 4), 64: (64, 4, 2, 3, 2), 128: (64, 4, 1, 3, 2),
 }  # fmt: skip
 
 
 def config(M: int, N: int, steps: int, device: Device) -> dict[str, int]:
     """The tile, and the parts of K: about as many programs as the device runs at once."""
-    rows = min(128, max(8, triton.next_power_of_2(M)))
+    rows = min(128, max(16, triton.next_power_of_2(M)))
     if M <= 4:
-        columns, warps, lanes, stages, each = 32, 4, 4, 2, 4
+        rows, columns, warps, lanes, depth, stages, each = 8, 32, 4, 4, 2, 1, 4
     else:
-        lanes, (columns, warps, stages, each) = 1, TILES[rows]
-        stages = min(stages, device.shared // (columns * 64 + rows * 256))
+        lanes, (columns, warps, depth, stages, each) = 1, TILES[rows]
     tiles = triton.cdiv(M, rows) * triton.cdiv(N, columns)
     # Four steps or more for each, and sums that have no more bytes than the weight.
-    most = min(device.sms * each // tiles, steps // (4 + 4 * (lanes > 1)), 8 * steps // rows, 16)
+    most = min(device.sms * each // tiles, steps // (4 + 4 * (lanes > 1)), 8 * steps // rows, 8)
     parts = 1 << max(1, most).bit_length() - 1
     parts = triton.cdiv(steps, triton.cdiv(steps, parts))  # so that none is empty
-    tile = {"BLOCK_M": rows, "BLOCK_N": columns, "WARPS": warps, "LANES": lanes}
-    whole = has_wgmma(device) and rows > 8  # Triton 3.6 has no WGMMA of 8 columns
+    if lanes == 1:
+        stages = min(stages, device.shared // (depth * (columns * 64 + rows * 256)))
+    tile = {"BLOCK_M": rows, "BLOCK_N": columns, "WARPS": warps, "LANES": lanes, "DEPTH": depth}
+    # Of 128 rows, a half's product hides how the other half's bytes become numbers.
+    whole = lanes == 1 and rows < 128 and has_wgmma(device)
     return tile | {"STAGES": stages, "SPLIT_K": parts, "WHOLE": whole}
+
+
+def box_of(values: dict[str, int]) -> tuple[int, int]:
+    """Rows and columns of x that TMA copies at a time: those of a product."""
+    width = STEP.value if values["WHOLE"] else HALF.value
+    return values["BLOCK_M"], min(values["GROUP"], width)
 
 
 def multiply(x, packed, scale, bias, out, chosen: dict[str, int] | None = None) -> None:
@@ -244,7 +287,13 @@ def multiply(x, packed, scale, bias, out, chosen: dict[str, int] | None = None) 
     values = {"M": M, "N": N, "STEPS": steps, "GROUP": steps * STEP.value // len(scale)}
     values |= {"PDL": launches_early(device), **(chosen or config(M, N, steps, device))}
     tiles = triton.cdiv(M, values["BLOCK_M"]) * triton.cdiv(N, values["BLOCK_N"])
-    programs = tiles * values["SPLIT_K"]
+    programs, lanes = tiles * values["SPLIT_K"], values["LANES"]
+    part, turn = triton.cdiv(steps, values["SPLIT_K"]), values["DEPTH"] * lanes
+    values["EVEN"] = steps % turn == 0 and part % turn == 0
+    if lanes == 1 and not values["EVEN"]:
+        values |= {"DEPTH": 1, "EVEN": True}
+    values["TMA"] = lanes == 1 and has_tma(device) and x.data_ptr() % 16 == 0
+    boxes = {"x": box_of(values)} if values["TMA"] else {}
     tensors = {"x": x, "packed": packed, "scale": scale, "bias": bias, "out": out}
     options = {"num_warps": values["WARPS"]} | ({"launch_pdl": True} if values["PDL"] else {})
     with torch.cuda.device_of(x):
@@ -254,4 +303,4 @@ def multiply(x, packed, scale, bias, out, chosen: dict[str, int] | None = None) 
         there = {name: t for name, t in tensors.items() if t is not None}
         values |= dict.fromkeys({"bias", "partials", "counters"} - there.keys())
         key = (*values.items(), *((t.dtype, t.data_ptr() & 15) for t in there.values()))
-        binding.launch(key, int4_kernel, (programs,), values, options, there)
+        binding.launch(key, int4_kernel, (programs,), values, options, there, boxes)

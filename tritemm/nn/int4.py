@@ -7,7 +7,7 @@ from torch import nn
 
 from ..api.arguments import pair
 from ..api.epilogue import activation_of, check_added, check_kind
-from ..op.int4 import dequantized, int4_linear
+from ..op.int4 import DEQUANTIZE, int4_linear
 from ..problem import GATED, Activation, after
 from ..runtime.sizes import fits, holds
 from .layers import refuse_to_be_scripted
@@ -20,8 +20,9 @@ class Int4Weight(nn.Module):
     """A weight [N, K] of 4 bits: the `weight` of `tritemm.linear`, or a layer without bias.
 
     Its elements are whole numbers, -8 .. 7, times a scale for each row and group of columns. The
-    kernel multiplies sums over a group by the scale in float32, so the elements aren't rounded; for
-    gradients they are, to the inputs' type. The weight itself has no gradient.
+    kernel multiplies sums over a group by the scale in float32, so the elements aren't rounded. For
+    more than 384 rows of inputs, and for gradients, they are, once, to the inputs' type: in a
+    tensor of N x K elements, for as long as the product takes. The weight itself has no gradient.
 
     Args:
         packed: uint8 [ceil(N / 8), K / 128, 8, 64], made by `pack`.
@@ -86,7 +87,7 @@ class Int4Weight(nn.Module):
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The weight as a tensor [N, K], by default of the scales' type; exact in float32."""
-        return dequantized(self.packed, self.scale, dtype or self.scale.dtype)
+        return DEQUANTIZE(self.packed, self.scale, dtype or self.scale.dtype)
 
     def forward(
         self, input: torch.Tensor, bias: torch.Tensor | None = None, *,

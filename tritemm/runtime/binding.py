@@ -12,11 +12,12 @@ what launches.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from . import triton_private
 from .bounded import Bounded
@@ -151,9 +152,11 @@ def call_of(key: Hashable, make: Callable[[], Call | None]) -> Call | None:
 
 def launch(
     key: Hashable, fn, grid: Sequence[int], values: dict[str, Any], options: dict[str, Any],
-    tensors: dict[str, torch.Tensor],
+    tensors: dict[str, torch.Tensor], boxes: Mapping[str, Sequence[int]] | None = None,
 ) -> Call | None:  # fmt: skip
     """`fn[grid](**tensors, **values, **options)`, short from the second time on.
+
+    Matrices that `boxes` has blocks for are contiguous, and given as descriptors.
 
     All but the tensors' addresses must follow from `key`, and so must their alignment to 16 bytes.
     The tensors' device is the current one. Returns what repeats the launch, if there is that.
@@ -163,14 +166,23 @@ def launch(
 
         def make() -> Call | None:
             apart = {name: tensor.detach() for name, tensor in tensors.items()}
-            return bind(fn, grid, values | apart, options, tuple(apart.values()), device)
+            given = values | apart | _described(apart, boxes or {})
+            return bind(fn, grid, given, options, tuple(apart.values()), device)
 
         call = call_of((fn, key, device), make)
         if call is not None:
             call(current_stream(device), [t.data_ptr() for t in tensors.values()])
             return call
-    fn[tuple(grid)](**tensors, **values, **options)
+    fn[tuple(grid)](**values, **tensors | _described(tensors, boxes or {}), **options)
     return None
+
+
+def _described(tensors: dict, boxes: Mapping[str, Sequence[int]]) -> dict[str, TensorDescriptor]:
+    shapes = {name: [*tensors[name].shape] for name in boxes}
+    return {
+        name: TensorDescriptor(tensors[name], shape, [shape[1], 1], [*boxes[name]])
+        for name, shape in shapes.items()
+    }
 
 
 def launch_alike(
