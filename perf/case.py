@@ -17,7 +17,7 @@ from .groups import Groups
 #: known of it: `symmetric`, of A and its transpose; `int4`, by a weight of 4 bits.
 WORDS = ("bias", *filter(None, ACTIVATIONS), *GATED, "residual", "accumulate", "symmetric", "int4")
 #: Columns of a weight of 4 bits that share a scale.
-GROUP = 128
+INT4_GROUP = 128
 
 #: Operand and output types by the names that rows use; fp8 is e4m3.
 DTYPES = {problem.short_name(t): t for t in (*problem.ACCUMULATE, torch.int32)}
@@ -67,11 +67,11 @@ class Ending:
                 raise ValueError(f"an ending is made of {', '.join(WORDS)}, not {word!r}")
         acts = [word for word in words if word in ACTIVATIONS or word in GATED]
         residual, accumulate = "residual" in words, "accumulate" in words
-        known = "symmetric" in words, "int4" in words
-        made = Ending("bias" in words, "".join(acts[:1]), residual, accumulate, *known)
+        symmetric, int4 = "symmetric" in words, "int4" in words
+        made = Ending("bias" in words, "".join(acts[:1]), residual, accumulate, symmetric, int4)
         if len(set(words)) < len(words) or len(acts) > 1:
             raise ValueError(f"an ending has each word once and one activation, not {text!r}")
-        if (made.accumulate or made.gated or any(known)) and len(words) > 1:
+        if (made.accumulate or made.gated or symmetric or int4) and len(words) > 1:
             raise ValueError(
                 f"accumulate, symmetric, int4 and gated activations stand alone, not in {text!r}"
             )
@@ -161,7 +161,7 @@ class Case:
     @property
     def bytes(self) -> int:
         """Bytes of A and B, each read once, and of C, written once; and of scales, and of what
-        follows, read.
+        follows, read. Of a weight of 4 bits those that it is stored in count, however it is read.
 
         The B of an empty group is not read.
         """
@@ -170,9 +170,8 @@ class Case:
         lines = self.M if after.symmetric else self.M + used * self.N
         operands = lines * self.depth * size + after.bias * self.N * size
         if after.int4:
-            operands -= (
-                self.N * self.K * size - self.N * self.K // 2 - self.N * self.K // GROUP * size
-            )
+            count = self.N * self.K
+            operands += count // 2 + count // INT4_GROUP * size - count * size
         if self.scaling:
             # Of groups of K, without scales of the whole of their K, which are few.
             each = zip((self.M, self.N), (1, used), SCALINGS[self.scaling], strict=True)

@@ -24,7 +24,7 @@ from tritemm.budget import reference as exact
 from tritemm.nn import Int4Weight
 from tritemm.problem import EpilogueInputs, spread
 
-from .case import DTYPES, FAST, GROUP, SCALINGS, WHOLE, Case, sharing
+from .case import DTYPES, FAST, INT4_GROUP, SCALINGS, WHOLE, Case, sharing
 
 Operands = tuple[torch.Tensor | None, ...]
 
@@ -71,10 +71,9 @@ def operands(case: Case, device: str) -> Operands:
 
 def _of_4_bits(b: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The bytes and scales of a weight; B, which becomes the same, has room for each number."""
-    weight = Int4Weight.of(b.mT, GROUP)
-    # The nearest power of 2, whose product by a whole number isn't rounded.
-    scale = torch.sign(weight.scale) * torch.exp2(weight.scale.abs().log2().round())
-    weight = Int4Weight(weight.packed, scale.nan_to_num(0))
+    weight = Int4Weight.of(b.mT, INT4_GROUP)
+    # The nearest power of 2: products of whole numbers by it aren't rounded.
+    weight.scale.copy_(weight.scale.sign() * weight.scale.abs().log2().round().exp2())
     b.copy_(weight.dequantize().mT)
     return weight.packed, weight.scale
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from .case import ACCUMULATE, GROUP, OUTPUT, SCALINGS, WHOLE, Case, parse_layout
+from .case import ACCUMULATE, INT4_GROUP, OUTPUT, SCALINGS, WHOLE, Case, parse_layout
 
 SUITE = Path(__file__).resolve().parent / "suite.csv"
 #: The same of linear layers, with what follows each product.
@@ -113,10 +113,8 @@ def check_ending(case: Case) -> None:
         raise ValueError(f"what accumulates is fp32, and the rest of the operands' type: {case}")
     if not after.accumulate and case.layout != "NT":
         raise ValueError(f"a linear layer's layout is NT, not {case.layout}")
-    if after.int4 and case.K % GROUP:
-        raise ValueError(
-            f"a weight of 4 bits is a layer's, of a multiple of {GROUP} columns: {case}"
-        )
+    if after.int4 and case.K % INT4_GROUP:
+        raise ValueError(f"a weight of 4 bits has multiples of {INT4_GROUP} columns, not {case.K}")
     if after.gated and case.N % 2:
         raise ValueError(f"gate and up are halves of N, not of {case.N}")
 

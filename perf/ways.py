@@ -1,4 +1,5 @@
-"""Who races where something follows the product: `tritemm.linear`, and every way that torch has.
+"""Who races where something follows the product, or its weight has 4 bits: `tritemm.linear`, and
+every way that torch has.
 
 Torch's ways are the calls that a user would write, what `torch.compile` makes of them, for these
 sizes, and where torch has a function for just that, that function. All return new tensors, but for
@@ -30,7 +31,7 @@ COMPILED = {"compile": {}, "max-autotune": {"mode": "max-autotune-no-cudagraphs"
 #: Torch's single functions for an ending: the names are those of competitors.
 ADDMM, EPILOGUE, ADDED = "torch.addmm", "torch._addmm_activation", "torch.mm, then add"
 
-#: Of a, b, c, bias, residual, as `perf.operands` makes them; returns the result.
+#: Of a, b, c, bias, residual and more, as `perf.operands` makes them; returns the result.
 Way = Callable[..., torch.Tensor]
 
 
@@ -52,7 +53,7 @@ def ways(case: Case, operands: Operands, compiled: Collection[str]) -> list[Comp
 def _ours(case: Case, operands: Operands) -> Competitor:
     fused = _fused(case.after)
     if case.after.int4:
-        return Competitor(OURS, fused, TRITON, slack=1.0)
+        return Competitor(OURS, fused, TRITON, slack=1.0)  # no rung, and bound by the same error
     try:
         choice = _choice(case, *operands)
     except (NotImplementedError, ValueError) as error:

@@ -43,7 +43,8 @@ def exact_weight(n, k, group, dtype=torch.bfloat16):
     return Int4Weight(Int4Weight.pack(numbers), scale.to(dtype)), numbers
 
 
-#: Rows, N, K and the group: each tile of rows, N inside a block of 8, parts of K.
+#: Rows, N, K and the group: each tile of rows, more rows than these, N inside a block of 8, parts
+#: of K.
 SHAPES = {
     "one row": (1, 24, 256, 128),
     "few rows": (5, 77, 1024, 32),
@@ -53,6 +54,9 @@ SHAPES = {
     "tiles of 128": (131, 136, 256, 256),
     "many rows": (op.FEW + 1, 43, 1152, 384),
     "parts": (3, 8, 4096, 128),
+    "lanes, uneven": (2, 24, 1152, 32),
+    "lanes, two steps of a group": (4, 40, 512, 256),
+    "a group of several turns": (20, 72, 1024, 512),
 }
 
 
@@ -77,40 +81,45 @@ def test_every_element_is_right(m, n, k, group, dtype):
 def test_parts_of_k_are_chosen_and_any_config_is_right():
     device = dataclasses.replace(kernels.Device.of(torch.device(DEVICE)), sms=132, shared=232448)
     for m, n, steps in itertools.product((1, 16, 64, 256), (8, 999, 4096, 28672), (1, 3, 65, 112)):
-        chosen = kernels.config(m, n, steps, device)
+        chosen = kernels.config(m, n, steps, 128, device)
         parts = chosen["SPLIT_K"]
         assert (parts - 1) * -(-steps // parts) < steps, "a part is empty"
         if chosen["LANES"] == 1:
             stage = chosen["DEPTH"] * (chosen["BLOCK_N"] * 64 + chosen["BLOCK_M"] * 256)
             assert chosen["STAGES"] > 1 and stage * chosen["STAGES"] <= device.shared
-    assert kernels.config(1, 4096, 112, device)["SPLIT_K"] > 1
+    assert kernels.config(1, 4096, 112, 128, device)["SPLIT_K"] > 1
     weight, _ = exact_weight(70, 1024, 128)
     x = torch.randint(-1, 2, (11, 1024), device=DEVICE).bfloat16()
     for rows, columns, parts, warps, lanes, depth in (
-        (8, 64, 8, 4, 1, 1), (8, 128, 4, 4, 1, 2), (16, 128, 3, 8, 1, 2), (16, 64, 1, 4, 1, 4),
+        (8, 64, 8, 4, 1, 1), (8, 128, 4, 4, 1, 2), (16, 128, 3, 8, 1, 1), (16, 64, 1, 4, 1, 4),
         (8, 16, 2, 8, 8, 1), (8, 32, 3, 4, 4, 3), (16, 32, 1, 4, 4, 2), (8, 64, 2, 2, 2, 2),
     ):  # fmt: skip
         chosen = {"BLOCK_M": rows, "BLOCK_N": columns, "SPLIT_K": parts, "DEPTH": depth}
-        chosen |= {"WARPS": warps, "LANES": lanes, "WHOLE": lanes == 1 and parts % 2 == 0}
-        chosen |= {"STAGES": 3 if lanes == 1 else 1}
+        chosen |= {"WARPS": warps, "LANES": lanes, "STAGES": 3 if lanes == 1 else 1}
+        chosen["WIDTH"] = 128 if lanes == 1 and parts % 2 == 0 else 64
+        chosen["EVEN"] = kernels.is_even(8, parts, lanes * depth)
+        assert chosen["EVEN"] or lanes > 1
         out = x.new_full((11, 70), torch.nan)
         kernels.multiply(x, weight.packed, weight.scale, None, out, chosen)
         assert_right(out, x, weight.dequantize(WIDE).mT)
 
 
-def test_inputs_of_any_strides_and_dimensions():
+@pytest.mark.parametrize("rows", [6, op.FEW + 2])
+def test_inputs_of_any_strides_and_dimensions(rows):
     weight, _ = exact_weight(24, 256, 128)
-    x = torch.randint(-1, 2, (6, 256), device=DEVICE).bfloat16()
+    x = torch.randint(-1, 2, (rows, 256), device=DEVICE).bfloat16()
     want = weight(x)
-    assert torch.equal(weight(x.view(2, 3, 256)), want.view(2, 3, 24))
+    assert torch.equal(weight(x.view(2, -1, 256)), want.view(2, -1, 24))
     assert torch.equal(weight(x[4]), want[4])
     assert torch.equal(weight(x.mT.contiguous().mT), want)
-    apart = torch.full((6, 2, 257), torch.nan, dtype=x.dtype, device=DEVICE)
+    bias = torch.randint(-9, 9, (24, 2), device=DEVICE).bfloat16()[:, 0]
+    assert torch.equal(weight(x, bias), weight(x, bias.clone()))
+    apart = torch.full((rows, 2, 257), torch.nan, dtype=x.dtype, device=DEVICE)
     apart[:, 1, 1:] = x  # at odd addresses
     assert torch.equal(weight(apart[:, 1, 1:]), want)
     odd = torch.empty(1 + x.numel(), dtype=x.dtype, device=DEVICE)[1:].view_as(x)
     assert torch.equal(weight(odd.copy_(x)), want)
-    assert weight(x[:0]).shape == (0, 24) and weight(x.view(3, 2, 256)[:, :0]).shape == (3, 0, 24)
+    assert weight(x[:0]).shape == (0, 24) and weight(x.view(2, -1, 256)[:, :0]).shape == (2, 0, 24)
 
 
 @pytest.mark.wide
@@ -127,15 +136,15 @@ def code_of(m, group, dtype, sm):
     """Registers and bytes of stack of a thread, and the instructions; not where it interprets."""
     device = kernels.Device("", divmod(sm, 10), 132, 232448 if sm == 90 else 101376)
     values = {"M": m, "N": 4096, "STEPS": 112, "GROUP": group, "PDL": sm >= 90}
-    values |= kernels.config(m, 4096, 112, device)
-    values |= {"TMA": values["LANES"] == 1 and sm == 90, "EVEN": True}
+    values |= kernels.config(m, 4096, 112, group, device)
+    values["TMA"] = values["LANES"] == 1 and sm == 90
     tensors = dict.fromkeys(("x", "scale", "bias", "out"), dtype)
     tensors |= {"packed": torch.uint8, "partials": torch.float32, "counters": torch.int32}
     values |= {name: torch.empty(8, dtype=kind, device="meta") for name, kind in tensors.items()}
     if values["TMA"]:
         x = torch.empty(m, 112 * 128, dtype=dtype, device="meta")
-        box = kernels.box_of(values)
-        values["x"] = TensorDescriptor(x, [*x.shape], [*x.stride()], [*box])
+        block = [values["BLOCK_M"], values["WIDTH"]]
+        values["x"] = TensorDescriptor.from_tensor(x, block)
     options = {"num_warps": values["WARPS"]}
     with standing_for(sm), tempfile.NamedTemporaryFile() as file:
         code = binding.compile_kernel(kernels.int4_kernel, (1,), values, options).asm["cubin"]
@@ -187,8 +196,9 @@ def test_elements_are_rounded_once(group, dtype):
     byte = weight.packed.view(3, 9, 8, 4, 8, 2)
     numbers = torch.stack((byte & 15, byte >> 4), 3).permute(0, 2, 1, 3, 5, 4, 6).double() - 8
     scale = weight.scale.mT.double().repeat_interleave(group, 1)
-    got = weight.dequantize(dtype)
-    assert got.dtype == dtype and torch.equal(got, (numbers.reshape(24, -1)[:21] * scale).to(dtype))
+    want = (numbers.reshape(24, -1)[:21] * scale).to(dtype)
+    for got in (weight.dequantize(dtype), copy.deepcopy(weight).cpu().dequantize(dtype)):
+        assert got.dtype == dtype and torch.equal(got.to(DEVICE), want)
 
 
 @pytest.mark.parametrize("group", [32, 64, 128, 384])
@@ -227,14 +237,16 @@ def test_buffers_go_where_modules_go():
 # What torch asks of an operator
 
 
-def test_gradients():
+@pytest.mark.parametrize("rows", [3, op.FEW])
+def test_gradients(rows):
     weight = Int4Weight.of(random(24, 256))
-    x, bias = random(2, 3, 256).requires_grad_(), random(24).requires_grad_()
+    x, bias = random(2, rows, 256).requires_grad_(), random(24).requires_grad_()
     out = tritemm.linear(x, weight, bias)
-    grad = random(2, 3, 24)
+    grad = random(2, rows, 24)
     of_x, of_bias = torch.autograd.grad(out, (x, bias), grad)
     assert_right(of_x, grad, weight.dequantize())
-    torch.testing.assert_close(of_bias, grad.sum((0, 1)), rtol=0.02, atol=0.02)
+    of_rows = grad.float().sum((0, 1)).bfloat16()
+    torch.testing.assert_close(of_bias, of_rows, rtol=0.02, atol=0.02)
     assert torch.equal(out, tritemm.linear(x.detach(), weight, bias.detach()))
     product = weight(x.detach(), activation="silu", bias=bias)
     product.sum().backward()
@@ -243,8 +255,9 @@ def test_gradients():
 
 def test_opcheck():
     weight, bias = Int4Weight.of(random(10, 128)), random(10).requires_grad_()
-    args = random(3, 128).requires_grad_(), weight.packed, weight.scale, bias
-    torch.library.opcheck(op.INT4, args)
+    for rows in (3, op.FEW + 1):
+        args = random(rows, 128).requires_grad_(), weight.packed, weight.scale, bias
+        torch.library.opcheck(op.INT4, args)
     torch.library.opcheck(op.DEQUANTIZE, (*args[1:3], torch.float32))
 
 
@@ -255,7 +268,7 @@ def test_compiled():
         return tritemm.linear(x, weight, bias, activation="gelu") + weight(x)
 
     run = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
-    for rows in (3, 5):
+    for rows in (3, 5, op.FEW + 1):
         x = random(rows, 128).requires_grad_()
         got, want = run(x), function(x)
         assert torch.equal(got, want)

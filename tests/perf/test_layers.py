@@ -110,14 +110,17 @@ def test_torchs_ways_agree_and_each_is_compiled_apart(uncompiled, ending):
     others = [] if ending == "int4" else [*COMPILED, *single]
     assert list(found) == [OURS, REFERENCE, NULL, *others]
     assert found[OURS].rivals == tuple(others)
+    a, b, c, *more = there.sets[0]
+    exact = found[REFERENCE].run(a, b, c.clone(), *more).float()
+    if INTERPRETED:
+        ours = found[OURS].run(a, b, c.clone(), *more).float()
+        torch.testing.assert_close(ours, exact, rtol=0.05, atol=0.1)
     if not others:
         return
     static = {"fullgraph": True, "dynamic": False}
     wanted = [static, static | {"mode": "max-autotune-no-cudagraphs"}]
     assert [options for _, options in uncompiled] == wanted
     assert len({id(code) for code, _ in uncompiled}) == 2
-    a, b, c, *more = there.sets[0]
-    exact = found[REFERENCE].run(a, b, c.clone(), *more).float()
     for name in others:
         own = found[name].run(a, b, c.clone(), *more).float()
         torch.testing.assert_close(own, exact, rtol=0.05, atol=0.1)
@@ -145,6 +148,21 @@ def test_linear_races_torchs_ways_and_records(timed, tmp_path, monkeypatch, caps
     assert "| A up | 17 x 24 x 32 NT, bf16, bias gelu |" in table
     others = ("suite", "problems", "random", "invariant", "ladder")
     assert not any(show.VIEWS[name].chosen(found, selection) for name in others)
+
+
+def test_a_weight_of_4_bits_races_and_has_a_view(timed, tmp_path, monkeypatch):
+    (tmp_path / "mine.csv").write_text("id,name,M,N,K,ending\nW,down,17,24,256,int4\n")
+    monkeypatch.setattr(race, "OF_FILES", {tmp_path / "mine.csv": "int4"})
+    timed |= {OURS: 0.5e-3, REFERENCE: 1e-3}
+    status, found = ran(tmp_path / "x.jsonl", *WORDS)
+    assert status == 0 and [r.competitor for r in found] == [OURS, REFERENCE]
+    view, selection = show.VIEWS["int4"], Selection()
+    table = view.table(view.chosen(found, selection), selection)
+    (line,) = (line for line in table.splitlines() if line.startswith("| W down | 17 x 24 x 256 "))
+    us, gbs, torchs, ratio = (float(cell.split()[0]) for cell in line.split("|")[3:-1])
+    moved = 2 * 17 * (24 + 256) + 24 * 256 / 2 + 2 * 24 * 2
+    assert gbs == pytest.approx(moved / us / 1e3, rel=0.02)
+    assert ratio == pytest.approx(torchs / us, rel=0.02) == pytest.approx(2, rel=0.05)
 
 
 def test_a_wrong_linear_and_what_torch_cannot_compile_are_said(

@@ -107,6 +107,8 @@ def test_the_suite_is_read():
         ("A,one,x,1,8,8,8,bf16,bf16,NT,swiglu residual", "stand alone"),
         ("A,one,x,1,8,9,8,bf16,bf16,NT,symmetric", "square, NT or TN"),
         ("A,one,x,1,8,8,8,fp8,bf16,NT,symmetric", "neither a batch nor an ending"),
+        ("A,one,x,1,8,8,192,bf16,bf16,NT,int4", "multiples of 128 columns, not 192"),
+        ("A,one,x,1,8,8,128,bf16,bf16,NT,bias int4", "stand alone"),
         (SCALED + "8,8,8,1,fp8,,rows\n", "a scaling is one of tensor, row, .* not 'rows'"),
         (SCALED + "8,8,8,1,bf16,,row\n", "scales are of fp8 or int8, not of bf16"),
         (SCALED + "8,8,8,1,int8,,block\n", "scales of int8 are of all of K, tensor or row"),

@@ -1,11 +1,11 @@
-"""Products of few rows with a weight of 4 bits; not a rung, though it multiplies like one. For many
-rows the weight's elements are made first, by a kernel of its own.
+"""Products of few rows with a weight of 4 bits, and the weight in 16 for products of many rows.
 
-C.T = W @ x.T: rows of W fill the instruction's rows, and the rows of x are its columns. Bytes
-become 16-bit integers only in the registers that the tensor core reads, and the sum over a group of
-columns is multiplied by the group's scale in fp32. For up to 4 rows each warp is a lane along K: it
-loads steps of its own into registers. For more, warps share steps, copied to shared memory, those
-of x by TMA where there is that.
+The product is no rung, though it multiplies like one. C.T = W @ x.T: rows of W fill the
+instruction's rows, and the rows of x are its columns. Bytes become whole numbers of 16 bits only in
+the registers that the tensor core reads, and the sum over a group of columns is multiplied by the
+group's scale in fp32. For up to 4 rows each warp is a lane along K: it loads steps of its own into
+registers. For more, warps share steps, copied to shared memory: those of x by TMA where the device
+has it.
 
 `packed` [ceil(N / 8), K / 128, 8, 64]: the bytes of 8 rows and 128 columns are contiguous. Of the
 64 bytes of a row, byte 16 t + 2 a + b (b < 2) holds column k = 8 a + 2 t + b in its low half and
@@ -120,14 +120,14 @@ def int4_kernel(
     x, packed, scale, bias, out, partials, counters, M, N, STEPS,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, SPLIT_K: tl.constexpr,
     LANES: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr, WARPS: tl.constexpr,
-    PDL: tl.constexpr, EVEN: tl.constexpr, TMA: tl.constexpr, WHOLE: tl.constexpr = False,
+    WIDTH: tl.constexpr, PDL: tl.constexpr, EVEN: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """A tile of out [M, N] = x [M, K] @ W.T + bias, or one part of its sums; K is 128 * STEPS.
 
-    `LANES` are 1 or `WARPS`. In each turn of the loop a lane multiplies `DEPTH` steps; `EVEN`: they
-    divide each part, as they must where there is one lane. With `TMA`, x is a descriptor.
-    `WHOLE`: where a group has a step's 128 columns, they are one product, so that WGMMA is waited
-    for once. HMMA's registers have another order of columns.
+    `LANES` are 1 or `WARPS`, and in each turn of the loop a lane multiplies `DEPTH` steps. `EVEN`:
+    the steps of a turn divide each part, as they must where there is one lane. A product has
+    `WIDTH` columns, of one group: 32, 64 or, by WGMMA alone, 128, since HMMA's registers have
+    another order. With `TMA`, x is a descriptor.
     """
     tiles = tl.num_programs(0) // SPLIT_K
     tile, split = tl.program_id(0) % tiles, tl.program_id(0) // tiles
@@ -145,7 +145,6 @@ def int4_kernel(
                                   tl.int32, is_pure=False, pack=1)  # fmt: skip
     follow(PDL)
     lines = lines[:, None] + tl.arange(0, HALF)[None, :]
-    WIDTH: tl.constexpr = min(GROUP, STEP if WHOLE else HALF)  # columns of a product
     PART: tl.constexpr = max(WIDTH, HALF)
     POLICY: tl.constexpr = "evict_first" if LANES > 1 else ""
     if LANES > 1:  # a thread loads 2 columns at a time: (8 rows, 8 columns, lane, row, thread)
@@ -154,10 +153,9 @@ def int4_kernel(
         at = x_lane * STEP + x_line // (32 * LANES) % (WIDTH // 8) * 8 + x_line % 4 * 2
         at = at[:, None] + tl.arange(0, 2)[None, :]
     else:
-        rows = tl.arange(0, BLOCK_M)
-        x_lane, at = rows * 0, tl.arange(0, WIDTH)[None, :]
+        rows, at = tl.arange(0, BLOCK_M), tl.arange(0, WIDTH)[None, :]
     if not TMA:
-        # int64: M * K can pass 2**31. Rows past the last one are it once more.
+        # int64: M * K can pass 2**31. Rows past the last one load the last one again.
         rows = tl.minimum(row + rows, M - 1).to(tl.int64)
         x += rows[:, None] * (STEPS * STEP) + first * STEP + at
     GROUPS: tl.constexpr = (STEP + GROUP - 1) // GROUP
@@ -172,7 +170,6 @@ def int4_kernel(
             inside = None if EVEN else (step + i * LANES + lane < last)[:, None]
             byte += (tl.load(lines + i * LANES * BYTES, inside, eviction_policy=POLICY),)
         for i in tl.static_range(DEPTH):
-            inside = None if EVEN else (step + i * LANES + x_lane < last)[:, None]
             of_group = tl.zeros_like(sums)
             for which in tl.static_range(STEP // PART):
                 parts = weights(byte[i], out, which, WIDTH, LANES, WARPS)
@@ -183,6 +180,7 @@ def int4_kernel(
                     elif LANES == 1:
                         tile_x = tl.load(x + here).T
                     else:
+                        inside = None if EVEN else (step + i * LANES + x_lane < last)[:, None]
                         tile_x = tl.load(x + here, inside, other=None if EVEN else 0.0)
                         tile_x = tile_x.reshape(BLOCK_M // 8, WIDTH // 8, LANES, 8, 4, 2)
                         tile_x = tile_x.permute(2, 1, 4, 5, 0, 3).reshape(LANES, WIDTH, BLOCK_M)
@@ -229,7 +227,7 @@ def dequantize_kernel(packed, scale, out, N, STEPS, GROUP: tl.constexpr, COUNT: 
     numbers = tl.join(byte & 15, byte >> 4).permute(0, 1, 3, 2).to(tl.float32) - 8
     PIECES: tl.constexpr = COUNT * (STEP // 32)  # no group is smaller
     rows, piece = block * 8 + tl.arange(0, 8), tl.arange(0, PIECES)
-    group = ((step * (STEP // 32) + piece) * 32 // GROUP).to(tl.int64)  # groups * N, too
+    group = ((step * STEP + piece * 32) // GROUP).to(tl.int64)  # groups * N can pass 2**31
     inside = (rows[:, None] < N) & (piece[None, :] < (STEPS - step) * (STEP // 32))
     factor = tl.load(scale + group[None, :] * N + rows[:, None], mask=inside, other=0)
     values = numbers.reshape(8, PIECES, 32) * factor.to(tl.float32)[:, :, None]
@@ -240,7 +238,7 @@ def dequantize_kernel(packed, scale, out, N, STEPS, GROUP: tl.constexpr, COUNT: 
 
 
 def dequantize(packed, scale, out) -> None:
-    """out [N, K] in fp32, or rounded once; all are contiguous, and none is empty."""
+    """Fill out [N, K], of products rounded once; all are contiguous, and none is empty."""
     steps, count = packed.shape[1], 4
     grid, group = (len(packed), triton.cdiv(steps, count)), out.shape[1] // len(scale)
     values = {"N": len(out), "STEPS": steps, "GROUP": group, "COUNT": count}
@@ -248,52 +246,51 @@ def dequantize(packed, scale, out) -> None:
     binding.launch_alike(dequantize_kernel, grid, values, tensors, 4)
 
 
-#: By a tile's rows, where there is one lane: columns, warps, steps of a turn, stages, and programs
-#: of an SM.
-TILES = {
-    16: (64, 4, 2, 3, 8), 32: (64, 4, 2, 3, 4), 64: (64, 4, 2, 3, 2), 128: (64, 4, 1, 3, 2),
-}  # fmt: skip
+#: Programs that an SM runs at once, by the rows of a tile; those of 8 rows have lanes.
+TILES = {8: 4, 16: 8, 32: 4, 64: 2, 128: 2}
 
 
-def config(M: int, N: int, steps: int, device: Device) -> dict[str, int]:
+def config(M: int, N: int, steps: int, group: int, device: Device) -> dict[str, int]:
     """The tile, and the parts of K: about as many programs as the device runs at once."""
-    rows = min(128, max(16, triton.next_power_of_2(M)))
-    if M <= 4:
-        rows, columns, warps, lanes, depth, stages, each = 8, 32, 4, 4, 2, 1, 4
-    else:
-        lanes, (columns, warps, depth, stages, each) = 1, TILES[rows]
+    rows = 8 if M <= 4 else min(128, max(16, triton.next_power_of_2(M)))
+    columns, lanes, depth, stages = 64, 1, 2, 3
+    if rows == 8:
+        columns, lanes, stages = 32, 4, 1
+    elif rows == 128:
+        depth = 1
     tiles = triton.cdiv(M, rows) * triton.cdiv(N, columns)
-    # Four steps or more for each, and sums that have no more bytes than the weight.
-    most = min(device.sms * each // tiles, steps // (4 + 4 * (lanes > 1)), 8 * steps // rows, 8)
+    # A part has 4 steps or more, or 8 with lanes, and its sums have fewer bytes than its weight.
+    least = 4 if lanes == 1 else 8
+    most = min(device.sms * TILES[rows] // tiles, steps // least, 8 * steps // rows, 8)
     parts = 1 << max(1, most).bit_length() - 1
     parts = triton.cdiv(steps, triton.cdiv(steps, parts))  # so that none is empty
+    even = is_even(steps, parts, depth * lanes)
     if lanes == 1:
+        depth, even = depth if even else 1, True
         stages = min(stages, device.shared // (depth * (columns * 64 + rows * 256)))
-    tile = {"BLOCK_M": rows, "BLOCK_N": columns, "WARPS": warps, "LANES": lanes, "DEPTH": depth}
-    # Of 128 rows, a half's product hides how the other half's bytes become numbers.
+    # In tiles of 128 rows, one half of a step is unpacked while the other is multiplied.
     whole = lanes == 1 and rows < 128 and has_wgmma(device)
-    return tile | {"STAGES": stages, "SPLIT_K": parts, "WHOLE": whole}
+    return {
+        "BLOCK_M": rows, "BLOCK_N": columns, "SPLIT_K": parts, "LANES": lanes, "DEPTH": depth,
+        "STAGES": stages, "WARPS": 4, "WIDTH": min(group, 128 if whole else 64), "EVEN": even,
+    }  # fmt: skip
 
 
-def box_of(values: dict[str, int]) -> tuple[int, int]:
-    """Rows and columns of x that TMA copies at a time: those of a product."""
-    width = STEP.value if values["WHOLE"] else HALF.value
-    return values["BLOCK_M"], min(values["GROUP"], width)
+def is_even(steps: int, parts: int, turn: int) -> bool:
+    """Whether each part of K has whole turns of so many steps."""
+    return steps % turn == 0 and triton.cdiv(steps, parts) % turn == 0
 
 
 def multiply(x, packed, scale, bias, out, chosen: dict[str, int] | None = None) -> None:
     """out [M, N] = x [M, K] @ W.T + bias; all are contiguous, and none is empty."""
     (M, N), steps, device = out.shape, packed.shape[1], Device.of(x.device)
-    values = {"M": M, "N": N, "STEPS": steps, "GROUP": steps * STEP.value // len(scale)}
-    values |= {"PDL": launches_early(device), **(chosen or config(M, N, steps, device))}
+    group = steps * STEP.value // len(scale)
+    values = {"M": M, "N": N, "STEPS": steps, "GROUP": group, "PDL": launches_early(device)}
+    values |= chosen or config(M, N, steps, group, device)
     tiles = triton.cdiv(M, values["BLOCK_M"]) * triton.cdiv(N, values["BLOCK_N"])
-    programs, lanes = tiles * values["SPLIT_K"], values["LANES"]
-    part, turn = triton.cdiv(steps, values["SPLIT_K"]), values["DEPTH"] * lanes
-    values["EVEN"] = steps % turn == 0 and part % turn == 0
-    if lanes == 1 and not values["EVEN"]:
-        values |= {"DEPTH": 1, "EVEN": True}
-    values["TMA"] = lanes == 1 and has_tma(device) and x.data_ptr() % 16 == 0
-    boxes = {"x": box_of(values)} if values["TMA"] else {}
+    programs = tiles * values["SPLIT_K"]
+    values["TMA"] = has_tma(device) and values["LANES"] == 1 and x.data_ptr() % 16 == 0
+    blocks = {"x": (values["BLOCK_M"], values["WIDTH"])} if values["TMA"] else {}
     tensors = {"x": x, "packed": packed, "scale": scale, "bias": bias, "out": out}
     options = {"num_warps": values["WARPS"]} | ({"launch_pdl": True} if values["PDL"] else {})
     with torch.cuda.device_of(x):
@@ -303,4 +300,4 @@ def multiply(x, packed, scale, bias, out, chosen: dict[str, int] | None = None) 
         there = {name: t for name, t in tensors.items() if t is not None}
         values |= dict.fromkeys({"bias", "partials", "counters"} - there.keys())
         key = (*values.items(), *((t.dtype, t.data_ptr() & 15) for t in there.values()))
-        binding.launch(key, int4_kernel, (programs,), values, options, there, boxes)
+        binding.launch(key, int4_kernel, (programs,), values, options, there, blocks)

@@ -19,10 +19,10 @@ _TYPES = torch.float16, torch.bfloat16
 class Int4Weight(nn.Module):
     """A weight [N, K] of 4 bits: the `weight` of `tritemm.linear`, or a layer without bias.
 
-    Its elements are whole numbers, -8 .. 7, times a scale for each row and group of columns. The
-    kernel multiplies sums over a group by the scale in float32, so the elements aren't rounded. For
-    more than 384 rows of inputs, and for gradients, they are, once, to the inputs' type: in a
-    tensor of N x K elements, for as long as the product takes. The weight itself has no gradient.
+    Its elements are whole numbers, -8 .. 7, times a scale for each row and group of columns. For
+    few rows of inputs, the kernel multiplies sums over a group by the scale in float32, so elements
+    aren't rounded. For more than 384 rows, and for gradients, each is rounded once, to the inputs'
+    type, in a tensor [N, K] that lives as long as the product. The weight has no gradient.
 
     Args:
         packed: uint8 [ceil(N / 8), K / 128, 8, 64], made by `pack`.

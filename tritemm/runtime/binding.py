@@ -152,11 +152,11 @@ def call_of(key: Hashable, make: Callable[[], Call | None]) -> Call | None:
 
 def launch(
     key: Hashable, fn, grid: Sequence[int], values: dict[str, Any], options: dict[str, Any],
-    tensors: dict[str, torch.Tensor], boxes: Mapping[str, Sequence[int]] | None = None,
+    tensors: dict[str, torch.Tensor], blocks: Mapping[str, Sequence[int]] | None = None,
 ) -> Call | None:  # fmt: skip
     """`fn[grid](**tensors, **values, **options)`, short from the second time on.
 
-    Matrices that `boxes` has blocks for are contiguous, and given as descriptors.
+    `blocks` has the block of each contiguous matrix that the kernel takes as a descriptor.
 
     All but the tensors' addresses must follow from `key`, and so must their alignment to 16 bytes.
     The tensors' device is the current one. Returns what repeats the launch, if there is that.
@@ -166,23 +166,20 @@ def launch(
 
         def make() -> Call | None:
             apart = {name: tensor.detach() for name, tensor in tensors.items()}
-            given = values | apart | _described(apart, boxes or {})
+            given = values | apart | _described(apart, blocks)
             return bind(fn, grid, given, options, tuple(apart.values()), device)
 
         call = call_of((fn, key, device), make)
         if call is not None:
             call(current_stream(device), [t.data_ptr() for t in tensors.values()])
             return call
-    fn[tuple(grid)](**values, **tensors | _described(tensors, boxes or {}), **options)
+    fn[tuple(grid)](**values, **tensors | _described(tensors, blocks), **options)
     return None
 
 
-def _described(tensors: dict, boxes: Mapping[str, Sequence[int]]) -> dict[str, TensorDescriptor]:
-    shapes = {name: [*tensors[name].shape] for name in boxes}
-    return {
-        name: TensorDescriptor(tensors[name], shape, [shape[1], 1], [*boxes[name]])
-        for name, shape in shapes.items()
-    }
+def _described(tensors, blocks) -> dict[str, TensorDescriptor]:
+    each = (blocks or {}).items()
+    return {name: TensorDescriptor.from_tensor(tensors[name], [*block]) for name, block in each}
 
 
 def launch_alike(
