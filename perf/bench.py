@@ -43,6 +43,7 @@ class CudaBench:
         self.case, self.plan, self.probe, self.adapts = case, plan, probe, True
         first = operands(case, "cuda")
         size = sum(t.numel() * t.element_size() for t in first if t is not None)
+        size = case.bytes if case.after.int4 else size  # tritemm doesn't read the 16-bit weight
         device = torch.cuda.get_device_properties(torch.cuda.current_device())
         self.cache = device.L2_cache_size
         least = 1 if case.groups else 2  # all weights of a layer may take half of the memory

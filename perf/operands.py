@@ -70,12 +70,14 @@ def operands(case: Case, device: str) -> Operands:
 
 
 def _of_4_bits(b: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The bytes and scales of a weight; B, which becomes the same, has room for each number."""
-    weight = Int4Weight.of(b.mT, INT4_GROUP)
-    # The nearest power of 2: products of whole numbers by it aren't rounded.
-    weight.scale.copy_(weight.scale.sign() * weight.scale.abs().log2().round().exp2())
-    b.copy_(weight.dequantize().mT)
-    return weight.packed, weight.scale
+    """The bytes and scales of a random weight; B becomes the same. Powers of 2 times whole numbers
+    aren't rounded."""
+    K, N = b.shape
+    numbers = torch.randint(-8, 8, (N, K), device=b.device)
+    power = torch.randint(-4, 0, (K // INT4_GROUP, N), device=b.device)
+    scale = torch.exp2(power.float()).to(b.dtype)
+    b.copy_((numbers * scale.mT.repeat_interleave(INT4_GROUP, 1)).mT)
+    return Int4Weight.pack(numbers), scale
 
 
 def _scaled_operands(case: Case, device: str) -> Operands:

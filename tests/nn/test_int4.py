@@ -80,11 +80,15 @@ def test_every_element_is_right(m, n, k, group, dtype):
 
 def test_parts_of_k_are_chosen_and_any_config_is_right():
     device = dataclasses.replace(kernels.Device.of(torch.device(DEVICE)), sms=132, shared=232448)
-    for m, n, steps in itertools.product((1, 16, 64, 256), (8, 999, 4096, 28672), (1, 3, 65, 112)):
-        chosen = kernels.config(m, n, steps, 128, device)
+    sizes = itertools.product(
+        (1, 16, 64, 256), (8, 999, 4096, 28672), (1, 3, 40, 65, 112), (32, 128)
+    )
+    for m, n, steps, group in sizes:
+        chosen = kernels.config(m, n, steps, group, device)
         parts = chosen["SPLIT_K"]
         assert (parts - 1) * -(-steps // parts) < steps, "a part is empty"
         if chosen["LANES"] == 1:
+            assert chosen["EVEN"] and chosen["DEPTH"] == 2 - (group == 32 or m == 256 or steps % 2)
             stage = chosen["DEPTH"] * (chosen["BLOCK_N"] * 64 + chosen["BLOCK_M"] * 256)
             assert chosen["STAGES"] > 1 and stage * chosen["STAGES"] <= device.shared
     assert kernels.config(1, 4096, 112, 128, device)["SPLIT_K"] > 1
@@ -160,8 +164,9 @@ def test_what_is_made_of_a_byte_stays_in_its_thread():
     with contextlib.closing(pool.Worker()) as worker:
         for m, group, dtype, sm, mma in (
             (1, 128, torch.bfloat16, 90, "HMMA.16816"), (4, 32, torch.half, 80, "HMMA.16816"),
+            (4, 32, torch.half, 90, "HMMA.16816"),
             (8, 32, torch.bfloat16, 90, "HGMMA.64x16"), (16, 128, torch.half, 90, "HGMMA.64x16"),
-            (64, 128, torch.bfloat16, 90, "HGMMA.64x64"),
+            (64, 128, torch.bfloat16, 90, "HGMMA.64x64"), (200, 32, torch.half, 90, "HGMMA.64x64"),
             (200, 128, torch.half, 90, "HGMMA.64x128"),
             (16, 64, torch.bfloat16, 80, "HMMA.16816"),
         ):  # fmt: skip
@@ -190,7 +195,7 @@ def test_where_each_number_is_stored():
 
 
 @pytest.mark.parametrize("group", [32, 128, 1152])
-@pytest.mark.parametrize("dtype", [*TYPES, WIDE, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [*TYPES, WIDE, torch.float64, torch.float8_e5m2], ids=str)
 def test_elements_are_rounded_once(group, dtype):
     weight = Int4Weight.of(random(21, 1152, dtype=torch.half), group)
     byte = weight.packed.view(3, 9, 8, 4, 8, 2)
@@ -345,6 +350,10 @@ WRONG = {
         called(2, 128, dtype=torch.half),
         RuntimeError,
         "to have the same dtype, but got",
+    ),
+    "elements of integers": (
+        lambda: Int4Weight.of(random(8, 128)).dequantize(torch.int8),
+        ValueError, "dtype is torch.int8; real floating",
     ),
     "an activation": (
         called(2, 128, activation="tanh"),

@@ -212,7 +212,8 @@ def int4_kernel(
         tl.store(counters + tile, 0)
     if bias is not None:
         sums += tl.load(bias + cols, mask=cols < N, other=0).to(tl.float32)[None, :]
-    store(out + row.to(tl.int64) * N, sums, rows, cols, M - row, N, N, 1)
+    # int64: rows of a tile * N can pass 2**31
+    store(out + row.to(tl.int64) * N, sums, rows.to(tl.int64), cols, M - row, N, N, 1)
 
 
 @triton.jit
@@ -252,24 +253,25 @@ TILES = {8: 4, 16: 8, 32: 4, 64: 2, 128: 2}
 
 def config(M: int, N: int, steps: int, group: int, device: Device) -> dict[str, int]:
     """The tile, and the parts of K: about as many programs as the device runs at once."""
-    rows = 8 if M <= 4 else min(128, max(16, triton.next_power_of_2(M)))
-    columns, lanes, depth, stages = 64, 1, 2, 3
-    if rows == 8:
-        columns, lanes, stages = 32, 4, 1
-    elif rows == 128:
-        depth = 1
+    # Small groups, whose sums are kept apart, leave few registers, and so do addresses of x.
+    highest = 128 if group > 32 else 64
+    rows = 8 if M <= 4 else min(highest, max(16, triton.next_power_of_2(M)))
+    columns, lanes, stages = (32, 4, 1) if rows == 8 else (64, 1, 3)
+    depth = 2 if group > 32 and rows < 128 and (lanes > 1 or has_tma(device)) else 1
     tiles = triton.cdiv(M, rows) * triton.cdiv(N, columns)
     # A part has 4 steps or more, or 8 with lanes, and its sums have fewer bytes than its weight.
     least = 4 if lanes == 1 else 8
     most = min(device.sms * TILES[rows] // tiles, steps // least, 8 * steps // rows, 8)
     parts = 1 << max(1, most).bit_length() - 1
-    parts = triton.cdiv(steps, triton.cdiv(steps, parts))  # so that none is empty
-    even = is_even(steps, parts, depth * lanes)
+    part = triton.cdiv(steps, parts)
     if lanes == 1:
-        depth, even = depth if even else 1, True
+        depth = depth if steps % depth == 0 else 1
+        part = triton.cdiv(part, depth) * depth
         stages = min(stages, device.shared // (depth * (columns * 64 + rows * 256)))
     # In tiles of 128 rows, one half of a step is unpacked while the other is multiplied.
     whole = lanes == 1 and rows < 128 and has_wgmma(device)
+    parts = triton.cdiv(steps, part)  # so that none is empty
+    even = is_even(steps, parts, depth * lanes)
     return {
         "BLOCK_M": rows, "BLOCK_N": columns, "SPLIT_K": parts, "LANES": lanes, "DEPTH": depth,
         "STAGES": stages, "WARPS": 4, "WIDTH": min(group, 128 if whole else 64), "EVEN": even,

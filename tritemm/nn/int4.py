@@ -86,8 +86,14 @@ class Int4Weight(nn.Module):
         return cls(_packed(numbers.view(n, k)), scale.squeeze(-1).mT.contiguous())
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The weight as a tensor [N, K], by default of the scales' type; exact in float32."""
-        return DEQUANTIZE(self.packed, self.scale, dtype or self.scale.dtype)
+        """The weight as a tensor [N, K], by default of the scales' type; exact in float32.
+
+        ValueError: `dtype` is not a real floating-point type.
+        """
+        dtype = dtype or self.scale.dtype
+        if not dtype.is_floating_point:
+            raise ValueError(f"dtype is {dtype}; real floating-point types are possible")
+        return DEQUANTIZE(self.packed, self.scale.detach(), dtype)
 
     def forward(
         self, input: torch.Tensor, bias: torch.Tensor | None = None, *,

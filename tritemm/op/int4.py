@@ -21,7 +21,8 @@ FEW = 384
 
 def _dequantize(packed, scale, dtype) -> torch.Tensor:
     """The weight [N, K], each element rounded to `dtype` once."""
-    out = _dequantize_fake(packed, scale, dtype)
+    made = dtype if dtype in (torch.bfloat16, torch.float16) else torch.float32  # exact
+    out = _dequantize_fake(packed, scale, made)
     if not (out.is_cuda or INTERPRETED):  # a checkpoint's, say
         byte = packed.reshape(*packed.shape[:3], 4, 8, 2)
         q = torch.stack((byte & 15, byte >> 4), 3).permute(0, 2, 1, 3, 5, 4, 6)
@@ -29,7 +30,7 @@ def _dequantize(packed, scale, dtype) -> torch.Tensor:
         out.copy_((q * scale.float().mT[..., None]).flatten(1))
     elif out.numel():
         int4.dequantize(packed.contiguous(), scale.contiguous(), out)
-    return out
+    return out.to(dtype)
 
 
 def _dequantize_fake(packed, scale, dtype) -> torch.Tensor:

@@ -178,8 +178,12 @@ def launch(
 
 
 def _described(tensors, blocks) -> dict[str, TensorDescriptor]:
-    each = (blocks or {}).items()
-    return {name: TensorDescriptor.from_tensor(tensors[name], [*block]) for name, block in each}
+    found = {}
+    for name, block in (blocks or {}).items():  # of one row, the stride can be any number
+        rows, columns = tensors[name].shape
+        strides = [columns, 1]
+        found[name] = TensorDescriptor(tensors[name], [rows, columns], strides, [*block])
+    return found
 
 
 def launch_alike(
