@@ -105,6 +105,22 @@ def pytest_configure(config):
     if not torch.cuda.is_available():
         raise pytest.UsageError("--record: needs a CUDA device, and torch sees none")
     config.pluginmanager.register(Recorder(path))
+    config.pluginmanager.register(Failures(config))
+
+
+@dataclasses.dataclass
+class Failures:
+    """Tells of each failure at once, since a run that is cut short ends without a summary."""
+
+    config: pytest.Config
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            lines = report.longreprtext.splitlines()
+            words = [line for line in lines if line.startswith("E  ")] or lines[-1:]
+            said = " / ".join(line.removeprefix("E").strip() for line in words)
+            terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+            terminal.write_line(f"\n{report.when} of {report.nodeid} failed: {said[:600]}")
 
 
 @dataclasses.dataclass

@@ -107,6 +107,18 @@ def test_counts_are_those_of_the_reports(monkeypatch):
     assert found.startswith("the record is red: 3 failed")
 
 
+def test_a_failure_is_told_at_once():
+    told = []
+    terminal = types.SimpleNamespace(write_line=told.append)
+    plugins = types.SimpleNamespace(get_plugin={"terminalreporter": terminal}.get)
+    there = suite_record.Failures(types.SimpleNamespace(pluginmanager=plugins))
+    text = "tests/x.py:3: in test_y\n    assert False\nE   1 of 8 is wrong\nE   assert False"
+    for failed in (False, True):
+        report = {"failed": failed, "longreprtext": text, "when": "call", "nodeid": "x.py::test_y"}
+        there.pytest_runtest_logreport(types.SimpleNamespace(**report))
+    assert told == ["\ncall of x.py::test_y failed: 1 of 8 is wrong / assert False"]
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [("keyword", "tiled"), ("markexpr", "gpu"), ("deselect", ["x"]), ("lf", True)],

@@ -268,9 +268,10 @@ def config(M: int, N: int, steps: int, group: int, device: Device) -> dict[str, 
         depth = depth if steps % depth == 0 else 1
         part = triton.cdiv(part, depth) * depth
         stages = min(stages, device.shared // (depth * (columns * 64 + rows * 256)))
-    # In tiles of 128 rows, one half of a step is unpacked while the other is multiplied.
-    whole = lanes == 1 and rows < 128 and has_wgmma(device)
     parts = triton.cdiv(steps, part)  # so that none is empty
+    # In tiles of 128 rows, one half of a step is unpacked while the other is multiplied; measured
+    # on an H200, that pays where K is whole.
+    whole = lanes == 1 and (rows < 128 or parts > 1) and has_wgmma(device)
     even = is_even(steps, parts, depth * lanes)
     return {
         "BLOCK_M": rows, "BLOCK_N": columns, "SPLIT_K": parts, "LANES": lanes, "DEPTH": depth,
