@@ -42,8 +42,10 @@ class CudaBench:
         reference(case)  # sets how torch multiplies fp32
         self.case, self.plan, self.probe, self.adapts = case, plan, probe, True
         first = operands(case, "cuda")
-        size = sum(t.numel() * t.element_size() for t in first if t is not None)
-        size = case.bytes if case.after.int4 else size  # tritemm doesn't read the 16-bit weight
+        if case.after.int4:  # tritemm doesn't read the 16-bit weight
+            size = case.bytes
+        else:
+            size = sum(t.numel() * t.element_size() for t in first if t is not None)
         device = torch.cuda.get_device_properties(torch.cuda.current_device())
         self.cache = device.L2_cache_size
         least = 1 if case.groups else 2  # all weights of a layer may take half of the memory

@@ -28,9 +28,9 @@ class Competitor:
     """One way to multiply: `run(a, b, c)` enqueues one product. `refusal` says why it can't.
 
     Where something follows the product, `run` gets the bias and the residual too, each None where
-    there is none, and returns the result: c, or a tensor of its own; of a weight of 4 bits also its
-    bytes and scales. With scales it gets A's and
-    B's after c, and may return a tensor of its own too.
+    there is none, then the bytes and scales of a weight of 4 bits, and returns the result: c, or a
+    tensor of its own. With scales it gets A's and B's after c, and may return a tensor of its own
+    too.
     `adds_to` is the rung of its ladder that it is compared with, if not the next one below, and
     `rivals` are more competitors to compare it with. `accumulate` is its accumulator where that
     is not the case's. `fault` says what its maker found wrong with its results. A rung is wrong

@@ -2,9 +2,9 @@
 
 A case has A, B and C. With an ending, it has the bias and the residual too, None where there is
 none; to accumulate, C begins as the residual. By a weight of 4 bits, B is that in 16, and its bytes
-and scales come last. With groups, it has where each ends. With scales, A's
-and B's come last: [rows of A or columns of B, steps of K], where a scale may be of 128 lines, or of
-all; [groups, ...] of what each group has its own of.
+and scales come last. With groups, it has where each ends. With scales, A's and B's come last: [rows
+of A or columns of B, steps of K], where a scale may be of 128 lines, or of all; [groups, ...] of
+what each group has its own of.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def dequantize(packed, scale, out) -> None:
 
 
 #: Programs that an SM runs at once, by the rows of a tile; those of 8 rows have lanes.
-TILES = {8: 4, 16: 8, 32: 4, 64: 2, 128: 2}
+PROGRAMS = {8: 4, 16: 8, 32: 4, 64: 2, 128: 2}
 
 
 def config(M: int, N: int, steps: int, group: int, device: Device) -> dict[str, int]:
@@ -261,7 +261,7 @@ def config(M: int, N: int, steps: int, group: int, device: Device) -> dict[str, 
     tiles = triton.cdiv(M, rows) * triton.cdiv(N, columns)
     # A part has 4 steps or more, or 8 with lanes, and its sums have fewer bytes than its weight.
     least = 4 if lanes == 1 else 8
-    most = min(device.sms * TILES[rows] // tiles, steps // least, 8 * steps // rows, 8)
+    most = min(device.sms * PROGRAMS[rows] // tiles, steps // least, 8 * steps // rows, 8)
     parts = 1 << max(1, most).bit_length() - 1
     part = triton.cdiv(steps, parts)
     if lanes == 1:
@@ -272,10 +272,10 @@ def config(M: int, N: int, steps: int, group: int, device: Device) -> dict[str, 
     # In tiles of 128 rows, one half of a step is unpacked while the other is multiplied; measured
     # on an H200, that pays where K is whole.
     whole = lanes == 1 and (rows < 128 or parts > 1) and has_wgmma(device)
-    even = is_even(steps, parts, depth * lanes)
     return {
         "BLOCK_M": rows, "BLOCK_N": columns, "SPLIT_K": parts, "LANES": lanes, "DEPTH": depth,
-        "STAGES": stages, "WARPS": 4, "WIDTH": min(group, 128 if whole else 64), "EVEN": even,
+        "STAGES": stages, "WARPS": 4, "WIDTH": min(group, 128 if whole else 64),
+        "EVEN": is_even(steps, parts, depth * lanes),
     }  # fmt: skip
 
 

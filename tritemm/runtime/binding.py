@@ -181,8 +181,7 @@ def _described(tensors, blocks) -> dict[str, TensorDescriptor]:
     found = {}
     for name, block in (blocks or {}).items():  # of one row, the stride can be any number
         rows, columns = tensors[name].shape
-        strides = [columns, 1]
-        found[name] = TensorDescriptor(tensors[name], [rows, columns], strides, [*block])
+        found[name] = TensorDescriptor(tensors[name], [rows, columns], [columns, 1], [*block])
     return found
 
 
