@@ -19,6 +19,7 @@ from tests.harness import DEVICE, assert_right
 from tritemm.compile import pool, sass
 from tritemm.compile.driver import standing_for
 from tritemm.kernels import int4 as kernels
+from tritemm.kernels import int4_roles
 from tritemm.nn import Int4Weight
 from tritemm.nn import int4 as module
 from tritemm.op import int4 as op
@@ -52,12 +53,18 @@ SHAPES = {
     "a tile of 32": (27, 130, 128, 128),
     "a tile of 64": (50, 129, 384, 128),
     "tiles of 128": (131, 136, 256, 256),
-    "many rows": (op.FEW + 1, 43, 1152, 384),
+    "many rows": (op.MANY_BY_ALL + 1, 43, 1152, 384),
     "parts": (3, 8, 4096, 128),
     "lanes, uneven": (2, 24, 1152, 32),
     "lanes, two steps of a group": (4, 40, 512, 256),
     "a group of several turns": (20, 72, 1024, 512),
 }
+
+
+def rounded(m, weight):
+    """Whether elements of the weight are rounded before `m` rows are multiplied."""
+    roles = int4_roles.can(torch.device(DEVICE), weight.packed)
+    return m > (op.FEW if roles else op.MANY_BY_ALL)
 
 
 @pytest.mark.wide
@@ -67,7 +74,7 @@ def test_every_element_is_right(m, n, k, group, dtype):
     x, bias = random(m, k, dtype=dtype), random(n)
     weight = Int4Weight.of(random(n, k, dtype=dtype), group)
     assert weight.shape == (n, k) and weight.scale.dtype == dtype
-    dense = weight.dequantize(WIDE if m <= op.FEW else dtype).mT
+    dense = weight.dequantize(dtype if rounded(m, weight) else WIDE).mT
     out = tritemm.linear(x, weight, bias)
     assert out.dtype == dtype
     assert_right(out, x, dense, ending=EpilogueInputs(bias))
@@ -108,7 +115,53 @@ def test_parts_of_k_are_chosen_and_any_config_is_right():
         assert_right(out, x, weight.dequantize(WIDE).mT)
 
 
-@pytest.mark.parametrize("rows", [6, op.FEW + 2])
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("group", [32, 64, 128, 256, 4096])
+def test_roles_in_any_config(group, dtype):
+    """Exact sums, of every element, in memory of which the rest stays as it was."""
+    device = torch.device(DEVICE)
+    if not int4_roles.can(device, torch.empty(0, device=device)):
+        pytest.skip("the device has no WGMMA")
+    for rows, n, k in (65, 24, 256), (200, 1001, 640), (256, 264, 8192), (700, 520, 4096):
+        weight, _ = exact_weight(n, k, group if k % group == 0 else 128, dtype)
+        x, bias = (
+            torch.randint(-1, 2, size, device=DEVICE).to(dtype) for size in ((rows, k), (n,))
+        )
+        sums = x.double() @ weight.dequantize(torch.double).mT
+        for columns, stages, parts in (
+            (128, 5, 1),
+            (128, 2, 3),
+            (256, 3, 1),
+            (256, 2, 2),
+            (64, 4, 7),
+        ):
+            chosen = int4_roles.config_of(128, columns, 128, 8, stages, min(parts, k // 128))
+            for after in (None, bias, bias.float()):
+                want = (sums if after is None else sums + after).to(dtype)
+                out = x.new_full((rows + 2, n), torch.nan)
+                args = x, weight.packed, weight.scale, after, out[1:-1], chosen
+                int4_roles.multiply(*args)
+                assert torch.equal(out[1:-1], want), (rows, n, k, chosen)
+                assert out[0].isnan().all() and out[-1].isnan().all()
+
+
+def test_roles_are_given_what_fits():
+    """Parts of K have steps, stages fit, and the tile is as wide as takes the least time."""
+    device = kernels.Device("", (9, 0), 132, 232448)
+    for rows, n, k in itertools.product((65, 128, 256, 384, 2048), (8, 999, 28672), (128, 5120)):
+        plan = int4_roles.plan_of((rows, n, k), 128, torch.bfloat16, None, device)
+        shape = plan.values["SHAPE"]
+        columns, parts = shape.BLOCK_N.value, shape.SPLIT_K.value
+        assert columns == (128 if rows in (65, 128, 384) else 256) and shape.EPI_N.value >= 32
+        assert parts == 1 or k // 128 // parts >= 8
+        stages = shape.STAGES.value * int4_roles.stage_bytes(columns)
+        assert shape.STAGES.value >= 3 and stages + 128 * 32 * 2 < device.shared
+    few = int4_roles.plan_of((256, 4096, 14336), 128, torch.bfloat16, None, device)
+    assert few.values["SHAPE"].SPLIT_K.value == 4 and few.grid == (128,)
+
+
+@pytest.mark.parametrize("rows", [6, op.FEW + 2, op.MANY_BY_ALL + 2])
 def test_inputs_of_any_strides_and_dimensions(rows):
     weight, _ = exact_weight(24, 256, 128)
     x = torch.randint(-1, 2, (rows, 256), device=DEVICE).bfloat16()
@@ -138,20 +191,41 @@ def test_what_follows_is_torchs(activation):
 
 def code_of(m, group, dtype, sm):
     """Registers and bytes of stack of a thread, and the instructions; not where it interprets."""
+    tensors = dict.fromkeys(("x", "scale", "bias", "out"), dtype)
+    tensors |= {"packed": torch.uint8, "partials": torch.float32, "counters": torch.int32}
+    tensors = {name: torch.empty(8, dtype=kind, device="meta") for name, kind in tensors.items()}
     device = kernels.Device("", divmod(sm, 10), 132, 232448 if sm == 90 else 101376)
     values = {"M": m, "N": 4096, "STEPS": 112, "GROUP": group, "PDL": sm >= 90}
     values |= kernels.config(m, 4096, 112, group, device)
     values["TMA"] = values["LANES"] == 1 and sm == 90
-    tensors = dict.fromkeys(("x", "scale", "bias", "out"), dtype)
-    tensors |= {"packed": torch.uint8, "partials": torch.float32, "counters": torch.int32}
-    values |= {name: torch.empty(8, dtype=kind, device="meta") for name, kind in tensors.items()}
+    values |= tensors
     if values["TMA"]:
         x = torch.empty(m, 112 * 128, dtype=dtype, device="meta")
         block = [values["BLOCK_M"], values["WIDTH"]]
         values["x"] = TensorDescriptor.from_tensor(x, block)
     options = {"num_warps": values["WARPS"]}
+    return instructions(kernels.int4_kernel, values, options, sm)
+
+
+def code_of_roles(m, group, dtype):
+    """The same of the kernel with roles."""
+    device = kernels.Device("", (9, 0), 132, 232448)
+    plan = int4_roles.plan_of((m, 4096, 14336), group, dtype, dtype, device)
+    sizes = {"x": (m, 14336), "packed": (512, 112, 8, 64), "scale": (14336 // group, 4096)}
+    there = {"packed": torch.uint8, "partials": torch.float32, "counters": torch.int32}
+    for name in ("x", "out", "scale", "bias"):
+        there[name] = dtype
+    there = {
+        name: torch.empty(sizes.get(name, (m, 4096)), dtype=kind, device="meta")
+        for name, kind in there.items()
+    }
+    values = plan.values | plan.arguments(there)
+    return instructions(int4_roles.int4_roles_kernel, values, plan.options, 90)
+
+
+def instructions(kernel, values, options, sm):
     with standing_for(sm), tempfile.NamedTemporaryFile() as file:
-        code = binding.compile_kernel(kernels.int4_kernel, (1,), values, options).asm["cubin"]
+        code = binding.compile_kernel(kernel, (1,), values, options).asm["cubin"]
         file.write(code)
         file.flush()
         usage = sass.parse_usage(sass.run_tool("cuobjdump", "-res-usage", file.name))
@@ -166,8 +240,7 @@ def test_what_is_made_of_a_byte_stays_in_its_thread():
             (1, 128, torch.bfloat16, 90, "HMMA.16816"), (4, 32, torch.half, 80, "HMMA.16816"),
             (4, 32, torch.half, 90, "HMMA.16816"),
             (8, 32, torch.bfloat16, 90, "HGMMA.64x16"), (16, 128, torch.half, 90, "HGMMA.64x16"),
-            (64, 128, torch.bfloat16, 90, "HGMMA.64x64"), (200, 32, torch.half, 90, "HGMMA.64x64"),
-            (200, 128, torch.half, 90, "HGMMA.64x128"),
+            (64, 128, torch.bfloat16, 90, "HGMMA.64x64"), (64, 32, torch.half, 90, "HGMMA.64x64"),
             (16, 64, torch.bfloat16, 80, "HMMA.16816"),
         ):  # fmt: skip
             (_, stack), text = worker.ask(code_of, m, group, dtype, sm)
@@ -179,6 +252,15 @@ def test_what_is_made_of_a_byte_stays_in_its_thread():
             else:
                 assert "LDGSTS.E.BYPASS.128" in text and "LDS.128" in text
                 assert ("UTMALDG" in text) == (sm == 90)
+        for m, group, dtype, mma in (
+            (256, 128, torch.bfloat16, "HGMMA.64x256x16"), (100, 32, torch.half, "HGMMA.64x128x16"),
+        ):  # fmt: skip
+            (_, stack), text = worker.ask(code_of_roles, m, group, dtype)
+            loop = text[text.index(mma) : text.rindex(mma)]
+            loop = loop[: loop.index("WARPGROUP.DEPBAR")]  # of one consumer, a step's
+            # A step's products begin one after another, since ptxas doesn't serialise them.
+            assert stack == 0 and loop.count("HGMMA") == 8
+            assert not re.search(r"STS|SHFL|BAR\.SYNC", loop) and "LDS.128" in text
 
 
 # The weight
@@ -242,7 +324,7 @@ def test_buffers_go_where_modules_go():
 # What torch asks of an operator
 
 
-@pytest.mark.parametrize("rows", [3, op.FEW])
+@pytest.mark.parametrize("rows", [3, op.FEW, op.MANY_BY_ALL])
 def test_gradients(rows):
     weight = Int4Weight.of(random(24, 256))
     x, bias = random(2, rows, 256).requires_grad_(), random(24).requires_grad_()
@@ -260,7 +342,7 @@ def test_gradients(rows):
 
 def test_opcheck():
     weight, bias = Int4Weight.of(random(10, 128)), random(10).requires_grad_()
-    for rows in (3, op.FEW + 1):
+    for rows in (3, op.MANY_BY_ALL + 1):
         args = random(rows, 128).requires_grad_(), weight.packed, weight.scale, bias
         torch.library.opcheck(op.INT4, args)
     torch.library.opcheck(op.DEQUANTIZE, (*args[1:3], torch.float32))
@@ -273,7 +355,7 @@ def test_compiled():
         return tritemm.linear(x, weight, bias, activation="gelu") + weight(x)
 
     run = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
-    for rows in (3, 5, op.FEW + 1):
+    for rows in (3, 5, op.FEW + 1, op.MANY_BY_ALL + 1):
         x = random(rows, 128).requires_grad_()
         got, want = run(x), function(x)
         assert torch.equal(got, want)
@@ -293,8 +375,9 @@ def test_fake_mapped_and_under_autocast():
 
 
 @pytest.mark.gpu
-def test_a_cuda_graph_gives_the_same_bits_each_time():
-    weight, x = Int4Weight.of(random(1000, 8192)), random(7, 8192)
+@pytest.mark.parametrize("rows", [7, 200])
+def test_a_cuda_graph_gives_the_same_bits_each_time(rows):
+    weight, x = Int4Weight.of(random(1000, 8192)), random(rows, 8192)
     want = weight(x)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -1,4 +1,5 @@
-"""Products of few rows with a weight of 4 bits, and the weight in 16 for products of many rows.
+"""Products of few rows with a weight of 4 bits, and the weight in 16 for products of many rows;
+where there is WGMMA, `int4_roles` has those between.
 
 The product is no rung, though it multiplies like one. C.T = W @ x.T: rows of W fill the
 instruction's rows, and the rows of x are its columns. Bytes become whole numbers of 16 bits only in
@@ -18,6 +19,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..arch.sm90 import has_tma, has_wgmma, launches_early
 from ..problem import Device
@@ -269,9 +271,7 @@ def config(M: int, N: int, steps: int, group: int, device: Device) -> dict[str, 
         part = triton.cdiv(part, depth) * depth
         stages = min(stages, device.shared // (depth * (columns * 64 + rows * 256)))
     parts = triton.cdiv(steps, part)  # so that none is empty
-    # In tiles of 128 rows, one half of a step is unpacked while the other is multiplied; measured
-    # on an H200, that pays where K is whole.
-    whole = lanes == 1 and (rows < 128 or parts > 1) and has_wgmma(device)
+    whole = lanes == 1 and has_wgmma(device)
     return {
         "BLOCK_M": rows, "BLOCK_N": columns, "SPLIT_K": parts, "LANES": lanes, "DEPTH": depth,
         "STAGES": stages, "WARPS": 4, "WIDTH": min(group, 128 if whole else 64),
@@ -293,7 +293,14 @@ def multiply(x, packed, scale, bias, out, chosen: dict[str, int] | None = None) 
     tiles = triton.cdiv(M, values["BLOCK_M"]) * triton.cdiv(N, values["BLOCK_N"])
     programs = tiles * values["SPLIT_K"]
     values["TMA"] = has_tma(device) and values["LANES"] == 1 and x.data_ptr() % 16 == 0
-    blocks = {"x": (values["BLOCK_M"], values["WIDTH"])} if values["TMA"] else {}
+
+    def arguments(there):
+        if values["TMA"]:
+            block = [values["BLOCK_M"], values["WIDTH"]]
+            shape, strides = [*x.shape], [x.shape[1], 1]  # of one row, the stride can be any number
+            there = there | {"x": TensorDescriptor(there["x"], shape, strides, block)}
+        return there
+
     tensors = {"x": x, "packed": packed, "scale": scale, "bias": bias, "out": out}
     options = {"num_warps": values["WARPS"]} | ({"launch_pdl": True} if values["PDL"] else {})
     with torch.cuda.device_of(x):
@@ -303,4 +310,4 @@ def multiply(x, packed, scale, bias, out, chosen: dict[str, int] | None = None) 
         there = {name: t for name, t in tensors.items() if t is not None}
         values |= dict.fromkeys({"bias", "partials", "counters"} - there.keys())
         key = (*values.items(), *((t.dtype, t.data_ptr() & 15) for t in there.values()))
-        binding.launch(key, int4_kernel, (programs,), values, options, there, blocks)
+        binding.launch(key, int4_kernel, (programs,), values, options, there, arguments)

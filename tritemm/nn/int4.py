@@ -21,8 +21,9 @@ class Int4Weight(nn.Module):
 
     Its elements are whole numbers, -8 .. 7, times a scale for each row and group of columns. For
     few rows of inputs, the kernel multiplies sums over a group by the scale in float32, so elements
-    aren't rounded. For more than 384 rows, and for gradients, each is rounded once, to the inputs'
-    type, in a tensor [N, K] that lives as long as the product. The weight has no gradient.
+    aren't rounded. For more than 384 rows, or 64 on Hopper, and for gradients, each is rounded
+    once, to the inputs' type: in registers, or for gradients and for more than 384 rows, or 2048 on
+    Hopper, in a tensor [N, K] that lives as long as the product. The weight has no gradient.
 
     Args:
         packed: uint8 [ceil(N / 8), K / 128, 8, 64], made by `pack`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..kernels import int4
+from ..kernels import int4, int4_roles
 from ..problem import INTERPRETED, EpilogueInputs
 from ..runtime import fast_path
 from ..runtime.operators import define, implement_whole
@@ -13,10 +13,11 @@ from .gemm import gemm
 
 INT4 = define("int4_linear(Tensor x, Tensor packed, Tensor scale, Tensor? bias) -> Tensor")
 DEQUANTIZE = define("int4_dequantize(Tensor packed, Tensor scale, ScalarType dtype) -> Tensor")
-#: Up to so many rows, the product's kernel unpacks the weight; for more, it is unpacked first. By a
-#: weight of 14336 x 4096, an H200 multiplies 2048 rows in 369 us so, 23 of them to unpack, and in
-#: 481 otherwise. 512 rows take 125 otherwise and 80 by 16 bits, 256 take 59 and 44.
-FEW = 384
+#: More rows than `FEW` are multiplied by warps with roles, where there are those. For more than
+#: `MANY`, or elsewhere `MANY_BY_ALL`, the weight is unpacked first. By one of 14336 x 4096, an H200
+#: multiplies 2048 rows in 363 us with roles, in 380 if the weight is unpacked first, 23 of them to
+#: unpack, and in 481 otherwise.
+FEW, MANY, MANY_BY_ALL = 64, 2048, 384
 
 
 def _dequantize(packed, scale, dtype) -> torch.Tensor:
@@ -48,11 +49,13 @@ def _linear(x, packed, scale, bias) -> torch.Tensor:
     if not out.numel():
         return out
     rows, flat = x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1])
-    if len(rows) > FEW:
+    roles = int4_roles.can(x.device, packed)
+    if len(rows) > (MANY if roles else MANY_BY_ALL):
         _product(rows, _dequantize(packed, scale, x.dtype).mT, bias, flat)
     else:
         bias = None if bias is None else bias.contiguous()
-        int4.multiply(rows.contiguous(), packed.contiguous(), scale.contiguous(), bias, flat)
+        kernel = int4_roles if roles and len(rows) > FEW else int4
+        kernel.multiply(rows.contiguous(), packed.contiguous(), scale.contiguous(), bias, flat)
     return out
 
 

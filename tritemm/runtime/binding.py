@@ -12,12 +12,11 @@ what launches.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 from triton.runtime.jit import JITFunction
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from . import triton_private
 from .bounded import Bounded
@@ -152,37 +151,29 @@ def call_of(key: Hashable, make: Callable[[], Call | None]) -> Call | None:
 
 def launch(
     key: Hashable, fn, grid: Sequence[int], values: dict[str, Any], options: dict[str, Any],
-    tensors: dict[str, torch.Tensor], blocks: Mapping[str, Sequence[int]] | None = None,
+    tensors: dict[str, torch.Tensor],
+    arguments: Callable[[dict[str, torch.Tensor]], dict[str, Any]] = dict,
 ) -> Call | None:  # fmt: skip
     """`fn[grid](**tensors, **values, **options)`, short from the second time on.
 
-    `blocks` has the block of each contiguous matrix that the kernel takes as a descriptor.
-
-    All but the tensors' addresses must follow from `key`, and so must their alignment to 16 bytes.
-    The tensors' device is the current one. Returns what repeats the launch, if there is that.
+    What of the tensors the kernel takes, themselves and descriptors of them, is `arguments` of
+    them. All but their addresses must follow from `key`, and so must their alignment to 16 bytes.
+    Their device is the current one. Returns what repeats the launch, if there is that.
     """
     device = next(iter(tensors.values())).get_device()
     if device >= 0 and triton_private.plain():
 
         def make() -> Call | None:
             apart = {name: tensor.detach() for name, tensor in tensors.items()}
-            given = values | apart | _described(apart, blocks)
+            given = values | arguments(apart)
             return bind(fn, grid, given, options, tuple(apart.values()), device)
 
         call = call_of((fn, key, device), make)
         if call is not None:
             call(current_stream(device), [t.data_ptr() for t in tensors.values()])
             return call
-    fn[tuple(grid)](**values, **tensors | _described(tensors, blocks), **options)
+    fn[tuple(grid)](**values, **arguments(tensors), **options)
     return None
-
-
-def _described(tensors, blocks) -> dict[str, TensorDescriptor]:
-    found = {}
-    for name, block in (blocks or {}).items():  # of one row, the stride can be any number
-        rows, columns = tensors[name].shape
-        found[name] = TensorDescriptor(tensors[name], [rows, columns], [columns, 1], [*block])
-    return found
 
 
 def launch_alike(
