@@ -16,6 +16,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 import tritemm
 from tests.harness import DEVICE, assert_right
+from tritemm.arch import sm90
+from tritemm.arch.roles import config_of
 from tritemm.compile import pool, sass
 from tritemm.compile.driver import standing_for
 from tritemm.kernels import int4 as kernels
@@ -53,7 +55,8 @@ SHAPES = {
     "a tile of 32": (27, 130, 128, 128),
     "a tile of 64": (50, 129, 384, 128),
     "tiles of 128": (131, 136, 256, 256),
-    "many rows": (op.MANY_BY_ALL + 1, 43, 1152, 384),
+    "many rows": (op.MANY_ELSEWHERE + 1, 43, 1152, 384),
+    "more rows": (op.MANY + 1, 24, 256, 128),
     "parts": (3, 8, 4096, 128),
     "lanes, uneven": (2, 24, 1152, 32),
     "lanes, two steps of a group": (4, 40, 512, 256),
@@ -63,8 +66,8 @@ SHAPES = {
 
 def rounded(m, weight):
     """Whether elements of the weight are rounded before `m` rows are multiplied."""
-    roles = int4_roles.can(torch.device(DEVICE), weight.packed)
-    return m > (op.FEW if roles else op.MANY_BY_ALL)
+    roles = int4_roles.supports(torch.device(DEVICE))
+    return m > (op.FEW if roles else op.MANY_ELSEWHERE)
 
 
 @pytest.mark.wide
@@ -120,10 +123,10 @@ def test_parts_of_k_are_chosen_and_any_config_is_right():
 @pytest.mark.parametrize("group", [32, 64, 128, 256, 4096])
 def test_roles_in_any_config(group, dtype):
     """Exact sums, of every element, in memory of which the rest stays as it was."""
-    device = torch.device(DEVICE)
-    if not int4_roles.can(device, torch.empty(0, device=device)):
+    if not int4_roles.supports(torch.device(DEVICE)):
         pytest.skip("the device has no WGMMA")
-    for rows, n, k in (65, 24, 256), (200, 1001, 640), (256, 264, 8192), (700, 520, 4096):
+    sizes = (65, 24, 256), (200, 1001, 640), (256, 264, 8192), (700, 520, 4096), (136, 1, 512)
+    for rows, n, k in sizes:
         weight, _ = exact_weight(n, k, group if k % group == 0 else 128, dtype)
         x, bias = (
             torch.randint(-1, 2, size, device=DEVICE).to(dtype) for size in ((rows, k), (n,))
@@ -136,7 +139,7 @@ def test_roles_in_any_config(group, dtype):
             (256, 2, 2),
             (64, 4, 7),
         ):
-            chosen = int4_roles.config_of(128, columns, 128, 8, stages, min(parts, k // 128))
+            chosen = config_of(128, columns, 128, 8, stages, min(parts, k // 128))
             for after in (None, bias, bias.float()):
                 want = (sums if after is None else sums + after).to(dtype)
                 out = x.new_full((rows + 2, n), torch.nan)
@@ -147,21 +150,37 @@ def test_roles_in_any_config(group, dtype):
 
 
 def test_roles_are_given_what_fits():
-    """Parts of K have steps, stages fit, and the tile is as wide as takes the least time."""
+    """Stages fit, parts of K have steps, and programs divide the columns that they add up."""
     device = kernels.Device("", (9, 0), 132, 232448)
     for rows, n, k in itertools.product((65, 128, 256, 384, 2048), (8, 999, 28672), (128, 5120)):
         plan = int4_roles.plan_of((rows, n, k), 128, torch.bfloat16, None, device)
         shape = plan.values["SHAPE"]
-        columns, parts = shape.BLOCK_N.value, shape.SPLIT_K.value
-        assert columns == (128 if rows in (65, 128, 384) else 256) and shape.EPI_N.value >= 32
+        tile, parts = (shape.BLOCK_M.value, shape.BLOCK_N.value), shape.SPLIT_K.value
+        assert tile == (128, 128 if rows in (65, 128, 384) else 256)
         assert parts == 1 or k // 128 // parts >= 8
-        stages = shape.STAGES.value * int4_roles.stage_bytes(columns)
-        assert shape.STAGES.value >= 3 and stages + 128 * 32 * 2 < device.shared
+        columns = shape.EPI_N.value
+        assert columns >= 16 and tile[1] // columns >= min(parts, 4)
+        taken = shape.STAGES.value * int4_roles.stage_bytes(*tile) + 128 * columns * 2
+        assert shape.STAGES.value >= 3 and taken + sm90.RESERVE <= device.shared
     few = int4_roles.plan_of((256, 4096, 14336), 128, torch.bfloat16, None, device)
     assert few.values["SHAPE"].SPLIT_K.value == 4 and few.grid == (128,)
 
 
-@pytest.mark.parametrize("rows", [6, op.FEW + 2, op.MANY_BY_ALL + 2])
+@pytest.mark.wide
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize("rows", [256, op.MANY + 128])
+def test_elements_of_products_of_many_rows_are_rounded_once(rows, group, dtype):
+    weight = Int4Weight.of(random(40, 256, dtype=dtype), group)
+    x = torch.eye(256, dtype=dtype, device=DEVICE).repeat(rows // 128, 1)[:rows]
+    dense = weight.dequantize(dtype if rounded(rows, weight) else WIDE).to(dtype).mT
+    assert torch.equal(weight(x), dense.repeat(rows // 128, 1)[:rows])
+    odd = torch.empty(1 + weight.packed.numel(), dtype=torch.uint8, device=DEVICE)[1:]
+    odd = Int4Weight(odd.view_as(weight.packed).copy_(weight.packed), weight.scale)
+    assert torch.equal(odd(x), weight(x))
+
+
+@pytest.mark.parametrize("rows", [6, op.FEW + 2, op.MANY_ELSEWHERE + 2, op.MANY + 2])
 def test_inputs_of_any_strides_and_dimensions(rows):
     weight, _ = exact_weight(24, 256, 128)
     x = torch.randint(-1, 2, (rows, 256), device=DEVICE).bfloat16()
@@ -256,11 +275,11 @@ def test_what_is_made_of_a_byte_stays_in_its_thread():
             (256, 128, torch.bfloat16, "HGMMA.64x256x16"), (100, 32, torch.half, "HGMMA.64x128x16"),
         ):  # fmt: skip
             (_, stack), text = worker.ask(code_of_roles, m, group, dtype)
-            loop = text[text.index(mma) : text.rindex(mma)]
-            loop = loop[: loop.index("WARPGROUP.DEPBAR")]  # of one consumer, a step's
-            # A step's products begin one after another, since ptxas doesn't serialise them.
-            assert stack == 0 and loop.count("HGMMA") == 8
-            assert not re.search(r"STS|SHFL|BAR\.SYNC", loop) and "LDS.128" in text
+            assert stack == 0
+            # A consumer's step: its WGMMA follow one another, since ptxas doesn't serialise them.
+            step = text[text.index("LDS.128") :]
+            step = step[: step.index("WARPGROUP.DEPBAR")]
+            assert step.count(mma) == 8 and not re.search(r"STS|SHFL|BAR\.SYNC", step)
 
 
 # The weight
@@ -324,7 +343,7 @@ def test_buffers_go_where_modules_go():
 # What torch asks of an operator
 
 
-@pytest.mark.parametrize("rows", [3, op.FEW, op.MANY_BY_ALL])
+@pytest.mark.parametrize("rows", [3, op.FEW, op.MANY_ELSEWHERE])
 def test_gradients(rows):
     weight = Int4Weight.of(random(24, 256))
     x, bias = random(2, rows, 256).requires_grad_(), random(24).requires_grad_()
@@ -340,9 +359,17 @@ def test_gradients(rows):
     assert bias.grad is not None and x.grad is None
 
 
+def test_scales_of_another_type_than_the_inputs():
+    """Which the operator takes, where the class refuses them."""
+    weight, x = Int4Weight.of(random(24, 256)), random(op.FEW + 6, 256)
+    for scale in (weight.scale, weight.scale.half(), weight.scale.float()):
+        out = op.INT4(x, weight.packed, scale, None)
+        assert_right(out, x, weight.dequantize().mT)
+
+
 def test_opcheck():
     weight, bias = Int4Weight.of(random(10, 128)), random(10).requires_grad_()
-    for rows in (3, op.MANY_BY_ALL + 1):
+    for rows in (3, op.MANY_ELSEWHERE + 1, op.MANY + 1):
         args = random(rows, 128).requires_grad_(), weight.packed, weight.scale, bias
         torch.library.opcheck(op.INT4, args)
     torch.library.opcheck(op.DEQUANTIZE, (*args[1:3], torch.float32))
@@ -355,7 +382,7 @@ def test_compiled():
         return tritemm.linear(x, weight, bias, activation="gelu") + weight(x)
 
     run = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
-    for rows in (3, 5, op.FEW + 1, op.MANY_BY_ALL + 1):
+    for rows in (3, 5, op.FEW + 1, op.MANY_ELSEWHERE + 1):
         x = random(rows, 128).requires_grad_()
         got, want = run(x), function(x)
         assert torch.equal(got, want)
@@ -393,9 +420,10 @@ def test_a_cuda_graph_gives_the_same_bits_each_time(rows):
 def test_more_than_2_gib_of_packed_weights():
     packed = torch.randint(0, 256, (2**13, 2**10, 8, 64), dtype=torch.uint8, device=DEVICE)
     weight = Int4Weight(packed, torch.ones(2**10, 2**16, dtype=torch.bfloat16, device=DEVICE))
-    x = torch.randint(-1, 2, (1, 2**17), device=DEVICE).bfloat16()
     last = Int4Weight(packed[-1:].clone(), weight.scale[:, -8:].contiguous()).dequantize(WIDE)
-    assert_right(weight(x)[:, -8:], x, last.mT)
+    for rows in (1, 70):
+        x = torch.randint(-1, 2, (rows, 2**17), device=DEVICE).bfloat16()
+        assert_right(weight(x)[:, -8:], x, last.mT)
     assert torch.equal(weight.dequantize()[-8:], last.bfloat16())
 
 

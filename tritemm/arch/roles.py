@@ -301,12 +301,15 @@ class RoleTile(Tile):
             return shape | sizes(problem)
 
         def options(problem: Problem, config: Config) -> dict[str, Any]:
-            """A launch may begin before the one before it has ended: kernels wait for it."""
-            tile = tile_of(problem, config)
-            registers = sm90.REGISTERS[tile.sharers]
-            return {"num_warps": tile.warps, "maxnreg": registers, "launch_pdl": True}
+            return tile_of(problem, config).options
 
         return Arguments(fixed, tensors, workspace, options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Triton's. A launch may begin before the one before it has ended: kernels wait for it."""
+        registers = sm90.REGISTERS[self.sharers]
+        return {"num_warps": self.warps, "maxnreg": registers, "launch_pdl": True}
 
     @property
     def shape(self) -> Shape:
@@ -344,7 +347,7 @@ def _in_lines(problem: Problem) -> bool:
     residual, vector = problem.epilogue.residual, epilogue_ops.VECTOR.value
     if problem.epilogue == PLAIN or problem.c.cols % vector:
         return False
-    if residual is None:
-        return True
+    if residual is None:  # of rows of C, a bias isn't read in lines
+        return problem.epilogue.bias is not None and problem.epilogue.along == "n"
     pitches = *residual.strides[:2], residual.pitch("N") or 1
     return residual.aligned and not any(pitch % vector for pitch in pitches)

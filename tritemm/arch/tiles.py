@@ -238,10 +238,14 @@ class PowerTile(RoleTile):
         return int(self.columns > 0)
 
     @property
+    def stage(self) -> int:
+        """Bytes of a stage."""
+        return (self.c.BLOCK_M + self.c.BLOCK_N) * self.c.BLOCK_K * self.facts.size
+
+    @property
     def columns(self) -> int:
         known = self.facts
-        stages = self.c.num_stages * (self.c.BLOCK_M + self.c.BLOCK_N) * self.c.BLOCK_K * known.size
-        room = known.shared - sm90.RESERVE - stages - self.of_scales
+        room = known.shared - sm90.RESERVE - self.c.num_stages * self.stage - self.of_scales
         pieces = known.symmetric or not known.c_by_tma
         most = self.limit or (POINTER_COLUMNS if pieces else self.c.BLOCK_N)
         columns = min(half for half in self.halves if half) // known.per_column

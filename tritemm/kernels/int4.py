@@ -1,5 +1,6 @@
-"""Products of few rows with a weight of 4 bits, and the weight in 16 for products of many rows;
-where there is WGMMA, `int4_roles` has those between.
+"""Products of few rows with a weight of 4 bits, and its unpacking for products of many.
+
+Where there is WGMMA, `int4_roles` multiplies the numbers of rows between.
 
 The product is no rung, though it multiplies like one. C.T = W @ x.T: rows of W fill the
 instruction's rows, and the rows of x are its columns. Bytes become whole numbers of 16 bits only in
@@ -72,29 +73,32 @@ def spread(value, BLOCK_M: tl.constexpr, LANES: tl.constexpr, WARPS: tl.constexp
     return folded(value.reshape(LANES, ROWS, BLOCK_M))
 
 
+@triton.constexpr_function
+def halves_text(brain, half, more=""):
+    """Assembly: four bytes' low or high halves, minus 8, in bf16 or fp16, and then `more` of them.
+
+    A half becomes the lowest bits of 128, or of 1024 in fp16; 136 or 1032 is subtracted, exactly.
+    Kernels call it impure to keep the compiler from moving it to a layout in which a register has
+    bytes of two rows.
+    """
+    kind = "bf16x2" if brain else "f16x2"
+    base, one, less = ("43", "3f80", "c308") if brain else ("64", "3c00", "e408")
+    return f"""{{ .reg .b32 bits, one, less; mov.b32 one, 0x{2 * one}; mov.b32 less, 0x{2 * less};
+        shr.u32 bits, $2, {4 * half}; and.b32 bits, bits, 0x0f0f0f0f;
+        prmt.b32 $0, bits, 0x{4 * base}, 0x4140; prmt.b32 $1, bits, 0x{4 * base}, 0x4342;
+        fma.rn.{kind} $0, $0, one, less; fma.rn.{kind} $1, $1, one, less; {more} }}"""
+
+
 @triton.jit
 def halves(byte, like, WHICH: tl.constexpr, LANES: tl.constexpr, WARPS: tl.constexpr):
-    """The low or high halves of the bytes, minus 8, in the type that `like` points to: 64 columns.
-
-    A half becomes the lowest bits of 128, or of 1024 in fp16, which is then subtracted. The
-    assembly is called impure to keep the compiler from moving it to a layout in which a register
-    has bytes of two rows.
-    """
+    """64 columns: low or high halves of the bytes, minus 8, in the type that `like` points to."""
     if INTERPRETED:
         value = ((byte >> 4 * WHICH & 15).to(tl.float32) - 8).to(like.dtype.element_ty)
     else:
-        BRAIN: tl.constexpr = like.dtype.element_ty == tl.bfloat16
-        KIND: tl.constexpr = "bf16x2" if BRAIN else "f16x2"
-        BASE: tl.constexpr = "0x43434343" if BRAIN else "0x64646464"
-        ONE: tl.constexpr = "0x3f803f80" if BRAIN else "0x3c003c00"
-        LESS: tl.constexpr = "0xc308c308" if BRAIN else "0xe408e408"  # -136, -1032
+        TEXT: tl.constexpr = halves_text(like.dtype.element_ty == tl.bfloat16, WHICH)
         value = tl.inline_asm_elementwise(
-            f"""{{ .reg .b32 bits, one, less; mov.b32 one, {ONE}; mov.b32 less, {LESS};
-            shr.u32 bits, $2, {4 * WHICH}; and.b32 bits, bits, 0x0f0f0f0f;
-            prmt.b32 $0, bits, {BASE}, 0x4140; prmt.b32 $1, bits, {BASE}, 0x4342;
-            fma.rn.{KIND} $0, $0, one, less; fma.rn.{KIND} $1, $1, one, less; }}""",
-            "=&r,=&r,r", [byte], dtype=like.dtype.element_ty, is_pure=False, pack=4,
-        )  # fmt: skip
+            TEXT, "=&r,=&r,r", [byte], dtype=like.dtype.element_ty, is_pure=False, pack=4
+        )
     # From lines and bytes to rows and columns, in the order of the instruction: no data moves.
     ROWS: tl.constexpr = byte.shape[0] // LANES
     tile = value.reshape(ROWS * LANES // (16 * WARPS), 2, WARPS // LANES, LANES, 8, 4, 8, 2)

@@ -1,14 +1,14 @@
-"""Products of many rows with a weight of 4 bits: warps with roles, as in `k10_warp_specialized`.
+"""Products of 65 rows or more with a weight of 4 bits, warp-specialised as in rung 10.
 
-C.T = W @ x.T as in `int4`, whose bytes these are. One warp has TMA load a step of both, 128 of K.
-Two warpgroups have 64 rows of W each: they turn bytes into numbers, multiply these by the scales of
-their groups, and have WGMMA take the products, rounded once, from registers. While one does so, the
-other keeps the tensor cores busy; neither begins before its own products are complete, since ptxas
-doesn't find registers for more.
+C.T = W @ x.T, by the bytes that `int4` describes. One warp has TMA load steps of 128 columns of
+both. Each of two warpgroups has 64 rows of W: it unpacks their bytes, multiplies by the scales of
+their groups, which rounds once, and hands WGMMA the fragments in registers. One unpacks while the
+other's WGMMA runs; neither begins a step before its own WGMMA is complete (docs/tried.md says why).
 """
 
+import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from triton import cdiv
@@ -27,83 +27,63 @@ from ..runtime import binding
 from ..runtime.workspace import Room
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
+from .device.fragments import as_operand
 from .device.language import Value, aggregate, async_load, reinterpret
 from .device.mainloop import make_barriers, next_place, place, waited, zero_block
-from .device.memory import buffers, mma_layout, tile_view
+from .device.memory import buffers, tile_view
 from .device.roles import load, run_roles
 from .device.scheduler import SIZES, Scheduler
 from .device.split_k import SplitK
-from .int4 import STEP
+from .int4 import BYTES, HALF, STEP, halves_text
 
-#: Rows of W of a consumer, and of a tile; their bytes in a step.
-SLAB, ROWS = gl.constexpr(64), gl.constexpr(128)
-SLAB_BYTES = gl.constexpr(SLAB.value * STEP.value // 2)
-#: A box of packed bytes, 8 blocks of 8 rows: lines of TMA have 256 elements at most.
-BOX = (8, 2, 256)
-_FLAT = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=8, rank=len(BOX))
-
-
-@gluon.constexpr_function
-def byte_layout():
-    """Of a slab's bytes [64, 64]: a thread has 16 of each of two rows, as `int4` stores them."""
-    return gl.DistributedLinearLayout(
+#: Rows of W of a consumer.
+SLAB = gl.constexpr(sm90.ROWS)
+#: A box of packed bytes, 8 blocks of 8 rows; no side of one may have more than 256 elements.
+BOX = gl.constexpr([8, 2, 256])
+#: A slab's bytes [64, 64]: a thread has 16 of each of two rows.
+LINES = gl.constexpr(
+    gl.DistributedLinearLayout(
         [[0, 1], [0, 2], [0, 4], [0, 8], [8, 0]], [[0, 16], [0, 32], [1, 0], [2, 0], [4, 0]],
         [[16, 0], [32, 0]], [], [64, 64],
-    )  # fmt: skip
-
-
-@gluon.constexpr_function
-def fragment_layout(columns):
-    """Of the rows that WGMMA takes from registers, for an accumulator of so many columns."""
-    return gl.DotOperandLayout(0, mma_layout(columns, 4), 2)
+    )
+)  # fmt: skip
+_FLAT = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=8, rank=3)
 
 
 @gluon.constexpr_function
 def scaled_text(brain, half):
-    """Four bytes' low or high halves, minus 8, times a scale each, in bf16 or fp16.
-
-    A half becomes the lowest bits of 128, or of 1024 in fp16, which is then subtracted: exact. The
-    product is rounded, as a sum with -0, because PTX has a product of pairs in fp16 alone.
-    """
+    """`halves_text`, and each number times its scale."""
     kind = "bf16x2" if brain else "f16x2"
-    base, one, less = ("0x43434343", "0x3f803f80", "0xc308c308")
-    if not brain:
-        base, one, less = ("0x64646464", "0x3c003c00", "0xe408e408")
-    return f"""{{ .reg .b32 bits, one, less, none;
-        mov.b32 one, {one}; mov.b32 less, {less}; mov.b32 none, 0x80008000;
-        shr.u32 bits, $2, {4 * half}; and.b32 bits, bits, 0x0f0f0f0f;
-        prmt.b32 $0, bits, {base}, 0x4140; prmt.b32 $1, bits, {base}, 0x4342;
-        fma.rn.{kind} $0, $0, one, less; fma.rn.{kind} $1, $1, one, less;
-        fma.rn.{kind} $0, $0, $3, none; fma.rn.{kind} $1, $1, $4, none; }}"""
+    return halves_text(brain, half, f"mul.rn.{kind} $0, $0, $3; mul.rn.{kind} $1, $1, $4;")
 
 
 @gluon.jit
-def unpacked(byte, factors, HALF: gl.constexpr, LAYOUT: gl.constexpr):
-    """64 columns of a slab's weight, from the halves of its bytes; registers only.
+def unpacked(byte, factors, acc, WHICH: gl.constexpr):
+    """Half `WHICH` of a slab's step, 64 columns, as WGMMA takes it for `acc`; registers only.
 
-    `factors`: the scales of the step, one for each group.
+    `factors`: the scales of the step, one for each of its groups.
     """
-    EACH: gl.constexpr = len(factors) // 2  # of a half
-    factor = factors[HALF * EACH][:, None]
-    if EACH == 2:  # byte 16 t + 2 a + b is of column 8 a + 2 t + b
-        place = gl.arange(0, 64, gl.SliceLayout(0, byte.type.layout))[None, :]
-        factor = gl.where(place % 16 < 8, factor, factors[HALF * EACH + 1][:, None])
+    COUNT: gl.constexpr = len(factors)
+    factor = factors[WHICH * COUNT // 2][:, None]
+    if COUNT == 4:  # the first 32 columns are those of a < 4 in `int4`
+        column = gl.arange(0, HALF, gl.SliceLayout(0, LINES))[None, :]
+        factor = gl.where(column % 16 < 8, factor, factors[WHICH * 2 + 1][:, None])
     value = gl.inline_asm_elementwise(
-        scaled_text(factor.dtype == gl.bfloat16, HALF), "=&r,=&r,r,r,r", [byte, factor],
+        scaled_text(factor.dtype == gl.bfloat16, WHICH), "=&r,=&r,r,r,r", [byte, factor],
         factor.dtype, is_pure=False, pack=4,
     )  # fmt: skip
-    value = value.reshape([64, 4, 8, 2]).permute([0, 2, 1, 3]).reshape([64, 64])
-    return gl.convert_layout(value, LAYOUT, assert_trivial=True)
+    value = value.reshape([SLAB, 4, 8, 2]).permute([0, 2, 1, 3]).reshape([SLAB, HALF])
+    return as_operand(value, acc)
 
 
 @aggregate
 class Int4Loop:
-    """A ring of stages as in `mainloop`, of packed bytes of W [N, K] and of x; and the scales."""
+    """A ring of stages as in `mainloop`, of packed bytes of W [rows, K] and x; and the scales."""
 
     packed_desc: Value
     x_desc: Value
     scale_ptr: Value
-    N: Value
+    rows: Value
     w_ring: Value
     x_ring: Value
     bars: Value
@@ -115,12 +95,13 @@ class Int4Loop:
         """Load a unit whose first step is `n`; return the next unit's first step."""
         SHAPE: gl.constexpr = self.SHAPE
         SLABS: gl.constexpr = SHAPE.CONSUMERS
-        BYTES: gl.constexpr = SLABS * SLAB_BYTES + self.x_desc.block_type.nbytes
+        W_BYTES: gl.constexpr = self.packed_desc.block_type.nbytes * SLABS
+        EXPECTED: gl.constexpr = W_BYTES + self.x_desc.block_type.nbytes
         stage, odd = place(n, SHAPE.STAGES)
         for step in range(unit.first, unit.first + unit.steps):
             full = self.bars.index(stage)
             mbarrier.wait(self.bars.index(SHAPE.STAGES + stage), odd ^ 1)
-            mbarrier.expect(full, BYTES)
+            mbarrier.expect(full, EXPECTED)
             for i in gl.static_range(SLABS):
                 block, memory = (unit.row + i * SLAB) // 8, self.w_ring.index(stage * SLABS + i)
                 async_load(self.packed_desc, [block, 2 * step, 0], full, memory)
@@ -130,24 +111,22 @@ class Int4Loop:
 
     @gluon.jit
     def factors(self, rows, step):
-        """The scales of a step, of each half of its columns one or two, for these rows."""
-        EACH: gl.constexpr = 2 if self.GROUP < STEP // 2 else 1
+        """The scales of a step, of each of its groups one, for these rows."""
+        COUNT: gl.constexpr = (STEP + self.GROUP - 1) // self.GROUP
         found = ()
-        for i in gl.static_range(2 * EACH):
-            group = (step * STEP + i * (STEP // 2 // EACH)) // self.GROUP
-            # int64: groups * N can pass 2**31
-            found += (gl.load(self.scale_ptr + gl.cast(group, gl.int64) * self.N + rows),)
+        for i in gl.static_range(COUNT):
+            # int64: groups * rows can pass 2**31
+            group = gl.cast(step * STEP // self.GROUP + i, gl.int64)
+            found += (gl.load(self.scale_ptr + group * self.rows + rows),)
         return found
 
     @gluon.jit
     def multiply(self, n, unit, WHICH: gl.constexpr):
         """The accumulator of a slab of a unit, complete, and the next unit's first step."""
         SHAPE: gl.constexpr = self.SHAPE
-        LAYOUT: gl.constexpr = byte_layout()
-        FRAGMENT: gl.constexpr = fragment_layout(SHAPE.BLOCK_N)
-        acc = zero_block(SLAB, SHAPE.BLOCK_N, self.x_ring.dtype, SHAPE.TYPE)
-        rows = unit.row + WHICH * SLAB + gl.arange(0, SLAB, gl.SliceLayout(1, LAYOUT))
-        rows = gl.minimum(rows, self.N - 1)
+        acc = (zero_block(SLAB, SHAPE.BLOCK_N, self.x_ring.dtype, SHAPE.TYPE),)
+        rows = unit.row + WHICH * SLAB + gl.arange(0, SLAB, gl.SliceLayout(1, LINES))
+        rows = gl.minimum(rows, self.rows - 1)
         last = unit.first + unit.steps - 1
         factors = self.factors(rows, unit.first)
         stage, odd = place(n, SHAPE.STAGES)
@@ -155,19 +134,18 @@ class Int4Loop:
             following = self.factors(rows, gl.minimum(step + 1, last))
             mbarrier.wait(self.bars.index(stage), odd)
             lines = self.w_ring.index(stage * SHAPE.CONSUMERS + WHICH)
-            lines = reinterpret(lines, gl.uint8, [64, 64], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
-            byte = lines.load(LAYOUT)
-            left = unpacked(byte, factors, 0, FRAGMENT)
-            right = unpacked(byte, factors, 1, FRAGMENT)
+            flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+            byte = reinterpret(lines, gl.uint8, [SLAB, HALF], flat).load(LINES)
+            left, right = unpacked(byte, factors, acc[0], 0), unpacked(byte, factors, acc[0], 1)
             x = tile_view(self.x_ring, stage, "T")
             more = step > unit.first
-            acc = warpgroup_mma(left, x.slice(0, 64, 0), acc, use_acc=more, is_async=True)
-            acc = warpgroup_mma(right, x.slice(64, 64, 0), acc, is_async=True)
-            acc = waited((acc,), 0)[0]
+            sums = warpgroup_mma(left, x.slice(0, HALF, 0), acc[0], use_acc=more, is_async=True)
+            sums = warpgroup_mma(right, x.slice(HALF, HALF, 0), sums, is_async=True)
+            acc = waited((sums,), 0)
             mbarrier.arrive(self.bars.index(SHAPE.STAGES + stage))
             factors = following
             stage, odd = next_place(stage, odd, SHAPE.STAGES)
-        return (acc,), n + unit.steps
+        return acc, n + unit.steps
 
 
 @gluon.jit
@@ -195,9 +173,8 @@ def int4_roles_kernel(
     gdc_launch_dependents()
     SLABS: gl.constexpr = SHAPE.CONSUMERS
     work = Scheduler(M, N, K, 1, 1, SHAPE)
-    w_ring = gl.allocate_shared_memory(
-        gl.uint8, [SHAPE.STAGES * SLABS, 8, 2, 256], packed_desc.layout
-    )
+    RING: gl.constexpr = [SHAPE.STAGES * SLABS] + BOX
+    w_ring = gl.allocate_shared_memory(gl.uint8, RING, packed_desc.layout)
     x_ring = buffers(SHAPE.STAGES, STEP, SHAPE.BLOCK_N, "T", x_desc.dtype)
     bars = make_barriers(SHAPE.STAGES, SHAPE.STAGES, SLABS)
     loop = Int4Loop(packed_desc, x_desc, scale_ptr, M, w_ring, x_ring, bars, GROUP, SHAPE)
@@ -206,41 +183,45 @@ def int4_roles_kernel(
     run_roles(compute, load, (work, loop, out, SplitK(partials_ptr, counters_ptr, SHAPE)), SLABS)
 
 
-class Unpacked(Split):
-    """A tile of two consumers of 64 rows, whose A comes as bytes of 4-bit halves."""
+class Int4Tile(Split):
+    """A tile of consumers with 64 rows each, whose A comes packed, two numbers in a byte."""
 
     def __init__(self, p: Problem, c: Config):
         super().__init__(p, c)
-        self.rows, self.of_tile, self.warps = SLAB.value, sm90.WARPGROUP, sm90.WARPGROUP
+        self.rows, self.of_tile, self.warps = sm90.ROWS, sm90.WARPGROUP, sm90.WARPGROUP
         self.sharers = self.consumers = c.BLOCK_M // self.rows
 
     @property
-    def columns(self) -> int:
-        """As many as the stages leave room for."""
-        room = self.facts.shared - sm90.RESERVE - self.c.num_stages * stage_bytes(self.c.BLOCK_N)
-        each = self.c.BLOCK_M * self.facts.element
-        return next((width for width in (64, 32, 16, 8) if width * each <= room), 0)
+    def stage(self) -> int:
+        return stage_bytes(self.c.BLOCK_M, self.c.BLOCK_N)
 
 
-def stage_bytes(columns: int) -> int:
-    """Bytes of a stage of tiles of so many columns: packed ones of W, and x in 16 bits."""
-    return STEP.value * (ROWS.value // 2 + 2 * columns)
+def stage_bytes(rows: int, columns: int) -> int:
+    """Bytes of a stage of a tile: packed ones of W, and x in 16 bits."""
+    return STEP.value * (rows // 2 + 2 * columns)
 
 
 def config(rows: int, N: int, K: int, device: Device) -> Config:
-    """The tile of C.T, [128, columns], and parts of K where there are few tiles.
+    """The tile of C.T, and parts of K where there are few tiles.
 
-    Measured on an H200, one of 256 columns takes 1.6 times as long as one of 128.
+    By a weight of 14336 x 4096, an H200 takes 1.6 times as long for 256 rows in tiles of 256
+    columns as for 128 rows in tiles of 128.
     """
+    tall = 2 * sm90.ROWS
     columns = 256 if 1.6 * cdiv(rows, 256) <= cdiv(rows, 128) else 128
-    tiles = cdiv(rows, columns) * cdiv(N, ROWS.value)
+    tiles = cdiv(rows, columns) * cdiv(N, tall)
     parts = max(1, min(device.sms // tiles, K // (8 * STEP.value), 8))
-    room = device.shared - sm90.RESERVE - 32 * 2 * ROWS.value  # 32 columns are stored at a time
-    stages = min(room // stage_bytes(columns), 8)
-    return config_of(ROWS.value, columns, STEP.value, 8, stages, parts)
+    room = device.shared - sm90.RESERVE - 32 * 2 * tall  # 32 columns or more are stored at a time
+    stages = min(room // stage_bytes(tall, columns), 8)
+    return config_of(tall, columns, STEP.value, 2 * sm90.WARPGROUP, stages, parts)
 
 
-class Plan(NamedTuple):
+#: Tensors that the kernel takes by their addresses; all but the scales may be missing.
+BY_ADDRESS = "scale", "bias", "partials", "counters"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
     """All of a launch that doesn't depend on where tensors lie."""
 
     values: dict[str, Any]
@@ -253,22 +234,22 @@ class Plan(NamedTuple):
         """The kernel's tensors and descriptors."""
         packed, x, out = (there[name] for name in ("packed", "x", "out"))
         blocks, steps = packed.shape[:2]
-        shape, strides = [blocks, 2 * steps, 256], [steps * 512, 256, 1]
+        shape, strides = [blocks, 2 * steps, 256], [steps * BYTES.value, 256, 1]
         return {
-            "packed_desc": TensorDescriptor(packed, shape, strides, [*BOX], _FLAT),
+            "packed_desc": TensorDescriptor(packed, shape, strides, BOX.value, _FLAT),
             "x_desc": self.boxes.b.gluon_descriptor(x),
-            "c_desc": self.boxes.c and self.boxes.c.gluon_descriptor(out), "c_ptr": out,
-            **{f"{name}_ptr": there.get(name) for name in OTHERS},
-        }  # fmt: skip
-
-
-#: Tensors that the kernel takes by their addresses; all but the scales may be missing.
-OTHERS = "scale", "bias", "partials", "counters"
+            "c_desc": self.boxes.c and self.boxes.c.gluon_descriptor(out),
+            "c_ptr": out,
+            **{f"{name}_ptr": there.get(name) for name in BY_ADDRESS},
+        }
 
 
 @functools.lru_cache(maxsize=4096)
 def plan_of(shape, group: int, dtype, bias, device: Device, chosen: Config | None = None) -> Plan:
-    """Of a product [rows, N, K], its types, and that of the bias if there is one."""
+    """The plan of a product of `shape` (rows, N, K).
+
+    `dtype` is that of x, the scales and the result; `bias` the bias's, if there is one.
+    """
     rows, N, K = shape
     x, w, out = (
         torch.empty(size, dtype=dtype, device="meta") for size in ((rows, K), (N, K), (rows, N))
@@ -276,36 +257,37 @@ def plan_of(shape, group: int, dtype, bias, device: Device, chosen: Config | Non
     spec = {"bias": bias} if bias else {}
     problem = Problem.of(x, w.mT, out, device=device, **spec).transposed()
     chosen = chosen or config(rows, N, K, device)
-    tile = Unpacked(problem, chosen)
+    tile = Int4Tile(problem, chosen)
     values = {
         "M": N, "N": rows, "K": K, "stride_cm": 1, "stride_cn": N, "GROUP": group,
         "SHAPE": tile.shape,
     }  # fmt: skip
-    registers = sm90.REGISTERS[tile.sharers]
-    options = {"num_warps": tile.warps, "maxnreg": registers, "launch_pdl": True}
     programs = min(device.sms, chosen.units(problem))
-    return Plan(values, options, (programs,), tile.boxes, tile.workspace(problem, chosen))
+    return Plan(values, tile.options, (programs,), tile.boxes, tile.workspace(problem, chosen))
 
 
-def can(device: torch.device, packed: torch.Tensor) -> bool:
-    """Whether there is WGMMA, and TMA can read the packed weight."""
+def supports(device: torch.device) -> bool:
+    """Whether there is WGMMA."""
     found = Device.of(device)
-    return sm90.has_wgmma(found) and found != INTERPRETER and packed.data_ptr() % 16 == 0
+    return sm90.has_wgmma(found) and found != INTERPRETER
 
 
 def multiply(x, packed, scale, bias, out, chosen: Config | None = None) -> None:
-    """out [M, N] = x [M, K] @ W.T + bias; all are contiguous, and none is empty."""
-    x = x if x.data_ptr() % 16 == 0 else x.clone()
+    """out [M, N] = x [M, K] @ W.T + bias; all are contiguous, and none is empty.
+
+    `out` begins at a multiple of 16 bytes.
+    """
+    # So must what TMA reads.
+    x, packed = (t.clone() if t.data_ptr() % sm90.TMA_BYTES else t for t in (x, packed))
     (rows, N), K = out.shape, x.shape[1]
-    kinds = x.dtype, None if bias is None else bias.dtype
-    key = (rows, N, K), K // len(scale), *kinds, Device.of(x.device), chosen
-    plan = plan_of(*key)
-    there = {"packed": packed, "x": x, "out": out, "scale": scale}
-    there |= {} if bias is None else {"bias": bias}
+    given = (rows, N, K), K // len(scale), x.dtype, None if bias is None else bias.dtype
+    plan = plan_of(*given, Device.of(x.device), chosen)
+    there = {"packed": packed, "x": x, "out": out, "scale": scale, "bias": bias}
     with torch.cuda.device_of(x):
         if plan.room:
             there |= zip(("partials", "counters"), plan.room.tensors(x.device), strict=True)
-        key += tuple(t.data_ptr() & 15 for t in there.values())
+        there = {name: t for name, t in there.items() if t is not None}
+        key = (*given, chosen, *((t.dtype, t.data_ptr() & 15) for t in there.values()))
         binding.launch(
             key, int4_roles_kernel, plan.grid, plan.values, plan.options, there, plan.arguments
         )

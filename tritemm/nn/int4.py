@@ -19,11 +19,11 @@ _TYPES = torch.float16, torch.bfloat16
 class Int4Weight(nn.Module):
     """A weight [N, K] of 4 bits: the `weight` of `tritemm.linear`, or a layer without bias.
 
-    Its elements are whole numbers, -8 .. 7, times a scale for each row and group of columns. For
-    few rows of inputs, the kernel multiplies sums over a group by the scale in float32, so elements
-    aren't rounded. For more than 384 rows, or 64 on Hopper, and for gradients, each is rounded
-    once, to the inputs' type: in registers, or for gradients and for more than 384 rows, or 2048 on
-    Hopper, in a tensor [N, K] that lives as long as the product. The weight has no gradient.
+    Its elements are whole numbers, -8 .. 7, times a scale for each row and group of columns. For up
+    to 64 rows of inputs on Hopper, 384 elsewhere, sums over a group are multiplied by its scale in
+    float32, so elements aren't rounded. For more, and for gradients, each is rounded once to the
+    inputs' type: on Hopper in registers for up to 2048 rows, else in a temporary tensor [N, K]. The
+    weight has no gradient.
 
     Args:
         packed: uint8 [ceil(N / 8), K / 128, 8, 64], made by `pack`.

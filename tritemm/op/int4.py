@@ -13,11 +13,11 @@ from .gemm import gemm
 
 INT4 = define("int4_linear(Tensor x, Tensor packed, Tensor scale, Tensor? bias) -> Tensor")
 DEQUANTIZE = define("int4_dequantize(Tensor packed, Tensor scale, ScalarType dtype) -> Tensor")
-#: More rows than `FEW` are multiplied by warps with roles, where there are those. For more than
-#: `MANY`, or elsewhere `MANY_BY_ALL`, the weight is unpacked first. By one of 14336 x 4096, an H200
-#: multiplies 2048 rows in 363 us with roles, in 380 if the weight is unpacked first, 23 of them to
-#: unpack, and in 481 otherwise.
-FEW, MANY, MANY_BY_ALL = 64, 2048, 384
+#: With WGMMA, `int4` multiplies up to `FEW` rows and `int4_roles` up to `MANY`; elsewhere `int4`
+#: multiplies up to `MANY_ELSEWHERE`. For more, the weight is unpacked first. By one of 14336 x
+#: 4096, an H200 takes 363 us for 2048 rows by `int4_roles`, 380 if it is unpacked first, and 335
+#: in 16 bits.
+FEW, MANY, MANY_ELSEWHERE = 64, 2048, 384
 
 
 def _dequantize(packed, scale, dtype) -> torch.Tensor:
@@ -49,8 +49,8 @@ def _linear(x, packed, scale, bias) -> torch.Tensor:
     if not out.numel():
         return out
     rows, flat = x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1])
-    roles = int4_roles.can(x.device, packed)
-    if len(rows) > (MANY if roles else MANY_BY_ALL):
+    roles = int4_roles.supports(x.device) and scale.dtype == x.dtype
+    if len(rows) > (MANY if roles else MANY_ELSEWHERE):
         _product(rows, _dequantize(packed, scale, x.dtype).mT, bias, flat)
     else:
         bias = None if bias is None else bias.contiguous()

@@ -154,11 +154,11 @@ def launch(
     tensors: dict[str, torch.Tensor],
     arguments: Callable[[dict[str, torch.Tensor]], dict[str, Any]] = dict,
 ) -> Call | None:  # fmt: skip
-    """`fn[grid](**tensors, **values, **options)`, short from the second time on.
+    """`fn[grid](**values, **arguments(tensors), **options)`, short from the second time on.
 
-    What of the tensors the kernel takes, themselves and descriptors of them, is `arguments` of
-    them. All but their addresses must follow from `key`, and so must their alignment to 16 bytes.
-    Their device is the current one. Returns what repeats the launch, if there is that.
+    `arguments` makes the kernel's parameters of the tensors: these themselves, or descriptors of
+    them. All but the tensors' addresses must follow from `key`, and so must their alignment to 16
+    bytes. They lie on the current device. Returns what repeats the launch, if there is that.
     """
     device = next(iter(tensors.values())).get_device()
     if device >= 0 and triton_private.plain():

@@ -1,6 +1,7 @@
 """Tiles of A that WGMMA takes from registers: tf32 that is not stored along K.
 
 A fragment is half a step deep. Two alternate, so one is loaded while WGMMA reads the other.
+`int4_roles` has fragments too, of weights of 4 bits.
 
 The swizzled lines of such a tile run along M, and a warp reads 4 of them in 8 adjacent rows, which
 hit each bank twice. So the fragments' rows are permuted: rows 4 to 7 and 16 to 19 of each 32 change
@@ -22,9 +23,9 @@ def in_registers(shape):
 
 
 @gluon.constexpr_function
-def operand_layout(acc):
-    """The layout of a fragment, as WGMMA takes it for an accumulator in the layout `acc`."""
-    return gl.DotOperandLayout(0, acc, 1)
+def operand_layout(acc, dtype=gl.float32):
+    """The layout of a fragment of `dtype`, as WGMMA takes it for an accumulator in layout `acc`."""
+    return gl.DotOperandLayout(0, acc, 32 // dtype.primitive_bitwidth)
 
 
 @gluon.constexpr_function
@@ -54,7 +55,7 @@ def permuted(tensor):
 @gluon.jit
 def as_operand(fragment, acc):
     """The fragment as WGMMA takes it for `acc`; registers only."""
-    LAYOUT: gl.constexpr = operand_layout(acc.type.layout)
+    LAYOUT: gl.constexpr = operand_layout(acc.type.layout, fragment.dtype)
     return gl.convert_layout(fragment, LAYOUT, assert_trivial=True)
 
 
