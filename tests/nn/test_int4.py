@@ -361,7 +361,7 @@ def test_gradients(rows):
 
 def test_scales_of_another_type_than_the_inputs():
     """Which the operator takes, where the class refuses them."""
-    weight, x = Int4Weight.of(random(24, 256)), random(op.FEW + 6, 256)
+    (weight, _), x = exact_weight(24, 256, 128), random(op.FEW + 6, 256)
     for scale in (weight.scale, weight.scale.half(), weight.scale.float()):
         out = op.INT4(x, weight.packed, scale, None)
         assert_right(out, x, weight.dequantize().mT)
