@@ -176,7 +176,7 @@ def test_elements_of_products_of_many_rows_are_rounded_once(rows, group, dtype):
     assert torch.equal(odd(x), weight(x))
 
 
-@pytest.mark.parametrize("rows", [6, op.FEW + 2, op.MANY_ELSEWHERE + 2, op.MANY + 2])
+@pytest.mark.parametrize("rows", [6, op.FEW + 2, op.MANY + 2])
 def test_inputs_of_any_strides_and_dimensions(rows):
     weight, _ = exact_weight(24, 256, 128)
     x = torch.randint(-1, 2, (rows, 256), device=DEVICE).bfloat16()
@@ -365,7 +365,7 @@ def test_scales_of_another_type_than_the_inputs():
 
 def test_opcheck():
     weight, bias = Int4Weight.of(random(10, 128)), random(10).requires_grad_()
-    for rows in (3, op.MANY_ELSEWHERE + 1, op.MANY + 1):
+    for rows in (3, op.MANY_ELSEWHERE + 1):
         args = random(rows, 128).requires_grad_(), weight.packed, weight.scale, bias
         torch.library.opcheck(op.INT4, args)
     torch.library.opcheck(op.DEQUANTIZE, (*args[1:3], torch.float32))
