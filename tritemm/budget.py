@@ -20,6 +20,10 @@ grows: g8(K) = 2 sqrt(K) + K / 4, and no more than S. Where each 128 terms are p
 of such sums are added in fp32: E = S (g8(128) 2^-13 + g(n) 2^-23). Scales, in fp32, are exact to
 three roundings.
 
+Of fp32 by planes of bf16, the tensor core truncates sums of 64 elements, at most 4 times, and
+n = K / 64 of these are added in fp32; the products before them are 2^-8 as large, and there are up
+to 8 of these: E = S (4 + g(n) + K / 1024) 2^-23 + 2 u_in (|ref| + S s(K)).
+
 Where K is long, E is more than one term: a dropped one passes, at K = 65536 in fp32, and of fp16
 sums from K = 256 on. There exact sums decide. Where operands hold small integers and S is one that
 the accumulator holds, so is every partial sum, in any order, and E is 0; `exact_operands` makes
@@ -35,7 +39,7 @@ import math
 
 import torch
 
-from .problem import ACCUMULATE, BLOCK, GATED, activated, span, spread
+from .problem import ACCUMULATE, BLOCK, GATED, LINE, activated, span, spread
 
 #: Relative error that each way to multiply fp32 leaves in an operand: tf32 keeps 10 bits and
 #: truncates, bf16 keeps 7 and rounds; the split forms drop the product of the smallest parts.
@@ -44,7 +48,8 @@ OPERAND_ERROR = {
     "tf32": 2**-10,
     "tf32x3": 2**-19,
     "bf16x3": 2**-14,
-    "bf16x6": 2**-21,
+    "bf16x6": 2**-24,
+    "bf16x9": 0.0,
 }
 
 
@@ -76,23 +81,31 @@ def bound(
     """The largest error that each element of a @ b may have, in fp64; see the module.
 
     `want` is `reference(a, b)`, of which `ending`, if given, is made; `stepwise` as of `check`. Of
-    operands that have been multiplied by their scales, `summed` says how: int8, promoted or fast.
+    operands that have been multiplied by their scales, `summed` says how: int8, promoted or fast;
+    of fp32 operands, planes, if that is how.
     """
     terms = max(a.shape[-1], 1)
     magnitude = torch.matmul(a.double().abs(), b.double().abs())
     size = want.abs()
     accumulate = accumulate or (torch.float32 if summed else ACCUMULATE[a.dtype])
     eps = torch.finfo(accumulate).eps
-    error = magnitude * (_of_scaled(summed, terms) if summed else _growth(terms) * eps)
+    error = magnitude * relative(terms, summed, eps)
     if a.dtype == torch.float32:
         spread = min(1.0, 6 / math.sqrt(terms))
         error += 2 * OPERAND_ERROR[precision] * (size + magnitude * spread)
-    if not summed and _small_integers(a) and _small_integers(b):
+    if summed in ("", "planes") and _small_integers(a) and _small_integers(b):
         error = torch.where(magnitude <= largest_exact(accumulate), 0.0, error)
     if ending:
         wide = torch.promote_types(accumulate, torch.float32)
         size, error = _after(ending, want, error, wide, out_dtype if stepwise else None)
     return _rounded(size, error, out_dtype)
+
+
+def relative(terms: int, summed: str = "", eps: float = 2.0**-23) -> float:
+    """E / S of so many terms, without what `precision` loses; `summed` as of `bound`."""
+    if summed == "planes":
+        return (4 + _growth(-(-terms // LINE)) + terms / 1024) * eps
+    return _of_scaled(summed, terms) if summed else _growth(terms) * eps
 
 
 def _growth(terms: int) -> float:
@@ -213,8 +226,9 @@ def _thin(lines: torch.Tensor, period: int) -> None:
 
 
 def check(
-    out, a, b, *, accumulate=None, precision="ieee", ending=None, stepwise=False, scales=None
-) -> Verdict:
+    out, a, b, *, accumulate=None, precision="ieee", ending=None, stepwise=False, scales=None,
+    planes=False,
+) -> Verdict:  # fmt: skip
     """Compare `out` with a @ b, or what `ending` makes of it, element by element.
 
     Args:
@@ -226,8 +240,9 @@ def check(
         stepwise: whether swiglu or geglu may have been made in steps that each round to the type
             of `out`, as torch's operators do: gate and up, the activation, and their product.
         scales: of 8-bit operands, as of `Problem.of`.
+        planes: whether fp32 was multiplied as planes of bf16.
     """
-    summed = ""
+    summed = "planes" if planes else ""
     if scales:
         first, second, promoted = scales
         summed = "int8" if a.dtype == torch.int8 else "promoted" if promoted else "fast"

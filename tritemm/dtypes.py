@@ -15,8 +15,10 @@ REAL = (torch.float16, torch.bfloat16, torch.float32)
 #: The largest number of fp32, in which factors of 16-bit and fp32 products are applied.
 _MOST = torch.finfo(torch.float32).max
 #: What `precision=` may be, least to most costly after "ieee" (which uses no tensor core).
-Precision = Literal["ieee", "tf32", "tf32x3", "bf16x3", "bf16x6"]
+Precision = Literal["ieee", "tf32", "bf16x3", "tf32x3", "bf16x6", "bf16x9"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
+#: Torch's words for those that it has too.
+_OF_TORCH = {"tf32": "tf32", "bfx9": "bf16x9"}
 
 
 def check_precision(precision: str | None, dtype: torch.dtype) -> None:
@@ -32,6 +34,15 @@ def check_precision(precision: str | None, dtype: torch.dtype) -> None:
         )
 
 
+def of_fp32(precision: Precision | None, fp32: Precision | None) -> Precision | None:
+    """What was given by either of two names; or ValueError, of an unknown word or of two."""
+    if None not in (precision, fp32) and precision != fp32:
+        raise ValueError(f"precision={precision!r} and fp32={fp32!r} are one option: give one")
+    asked = fp32 if precision is None else precision
+    check_precision(asked, torch.float32)
+    return asked
+
+
 def check_flag(name: str, value) -> None:
     """TypeError if it is neither True nor False: "no" would count as True."""
     if not isinstance(value, bool):
@@ -41,13 +52,12 @@ def check_flag(name: str, value) -> None:
 def resolve(precision: str | None, dtype: torch.dtype) -> str:
     """The precision to multiply `dtype` operands with, read when the product runs.
 
-    None follows torch: tf32 if `torch.backends.cuda.matmul.fp32_precision` is "tf32", which is
-    also what `allow_tf32` and `set_float32_matmul_precision` set, else IEEE.
+    None follows `torch.backends.cuda.matmul.fp32_precision`: tf32 if it is "tf32", which is also
+    what `allow_tf32` and `set_float32_matmul_precision` set, bf16x9 if it is "bfx9", else IEEE.
     """
-    if precision is not None:
-        return precision
-    follows_tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
-    return "tf32" if follows_tf32 and dtype == torch.float32 else "ieee"
+    if precision is not None or dtype != torch.float32:
+        return precision or "ieee"
+    return _OF_TORCH.get(torch.backends.cuda.matmul.fp32_precision, "ieee")
 
 
 def accumulator_type(accumulate, dtype):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 import triton.language as tl
 
-from .problem import Config, Need, Problem, Tile, refusal
+from .problem import INTERPRETER, Config, Need, Problem, Tile, refusal
 from .runtime import binding, triton_private
 from .runtime.torch_private import current_stream
 from .runtime.workspace import Room
@@ -208,6 +208,12 @@ class Kernel:
         if problem.scales and problem.sums not in self.limits.sums:
             how = {"whole": "have scales", "block": "have scales of blocks"}
             return f"operands {how.get(problem.sums, 'of fp8 are promoted every 128 terms')}"
+        if problem.planes and problem.sums not in self.limits.sums:
+            return "K runs over planes, of which it knows nothing"
+        if problem.splits and problem.precision == "bf16x9" and problem.device != INTERPRETER:
+            return (
+                'bf16x9 multiplies planes, which kernel="auto" makes; or PACK="ab" does in a config'
+            )
         return refusal(self.limits.needs, problem)
 
     def configs(self, problem: Problem) -> tuple[Config, ...]:
@@ -391,8 +397,11 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
 
 #: What no problem has, until a launch is prepared for one; and a residual's strides.
 _NO_INPUTS = dict.fromkeys(
-    ("offs_ptr", "scale_a_ptr", "scale_b_ptr", "bias_ptr", "residual_ptr", "alpha", "beta")
-)
+    (
+        "offs_ptr", "scale_a_ptr", "scale_b_ptr", "bias_ptr", "residual_ptr", "alpha", "beta",
+        "flag_ptr",
+    )
+)  # fmt: skip
 _STRIDES = ("stride_r0", "stride_r1", "stride_rm", "stride_rn")
 _SCALE_STRIDES = tuple(f"stride_s{operand}{axis}" for operand in ("a", "b") for axis in "1lk")
 

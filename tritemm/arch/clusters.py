@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from ..kernels.device import cluster_mainloop, scheduler, wgmma
 from ..kernels.device.cluster_mainloop import BARRIERS
-from ..problem import Config, Constraint, Device, Matrix, Problem, field
+from ..kernels.device.planes import COLUMNS
+from ..problem import PRODUCTS, Config, Constraint, Device, Matrix, Problem, field
 from ..runtime.triton_private import clusters_why_not
 from . import roles, sm90
 from .gpus import clusters_at_once
@@ -116,6 +117,11 @@ class ClusterTile(RoleTile):
     @property
     def most_columns(self) -> int:
         """Columns whose accumulators the consumers' registers hold, at most."""
+        if self.facts.sums in PRODUCTS:
+            # Partial sums are of so many columns at most, and cut as the accumulator is.
+            most, few = self.most_accumulators, COLUMNS.value
+            whole = few if self.c.BLOCK_N % 64 else (2 * most - few) // self.slabs
+            return whole if whole > few else min(few, 2 * most // (self.slabs + 1))
         each = self.slabs * self.accumulators + (self.facts.sums != "whole")
         return min(sm90.MOST_COLUMNS, 2 * self.most_accumulators // each)
 

@@ -39,6 +39,8 @@ def copies(problem: Problem) -> list[str]:
     """
     if not sm90.has_tma(problem.device):
         return [""]
+    if problem.splits and sm90.has_wgmma(problem.device):
+        return ["ab"]
     slow, one = turned(problem), ""
     if slow == "ab" and problem.precision == "tf32" and sm90.has_wgmma(problem.device):
         one = min("ab", key=problem.copied)

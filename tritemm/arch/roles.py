@@ -17,6 +17,7 @@ from ..problem import (
     GATED,
     INTERPRETER,
     PLAIN,
+    PRODUCTS,
     Config,
     Constraint,
     Problem,
@@ -329,11 +330,24 @@ class RoleTile(Tile):
             RING=self.stages + self.apart, SLOTS=self.stages if self.apart else 0, LATE=self.late,
             GROUPS=p.groups, MOST_GROUPS=_counted(p),
             SUMS=p.sums, A_LINES=p.lines_per_scale[0], B_LINES=p.lines_per_scale[1],
+            **(_in_planes(p) if p.planes else {}),
         )  # fmt: skip
 
 
 #: One object for equal ones, of which there are few: to make one takes long, and to compare two.
 _shape = functools.lru_cache(maxsize=4096)(Shape)
+
+
+#: The planes of each product's A and of its B, the least products first; bf16x6 leaves out three.
+_PLANES = {"A_PLANES": "212021010", "B_PLANES": "221201100"}
+
+
+def _in_planes(problem: Problem) -> dict[str, int]:
+    """Fields of a `Shape` of planes."""
+    count = PRODUCTS[problem.precision]
+    of = {name: enumerate(map(int, planes[-count:])) for name, planes in _PLANES.items()}
+    packed = {name: sum(plane << 2 * i for i, plane in each) for name, each in of.items()}
+    return {"PRODUCTS": count, **packed}
 
 
 def _counted(problem: Problem) -> int:

@@ -226,7 +226,7 @@ def _groups(
         swaps = short or questions.better_swapped(packed)
         refusing: dict[Kernel, None] = {}  # in their order, each once
         # Of a symmetric C, swapped operands would compute the other triangle.
-        for swap in (False,) if problem.epilogue.symmetric else (False, True):
+        for swap in (False,) if problem.epilogue.symmetric or problem.splits else (False, True):
             view = packed.transposed() if swap else packed
             for rung in rungs:
                 if swap and not swaps and not rung.policy.swap(packed):
@@ -295,7 +295,7 @@ def _is_modest(problem: Problem, pack: str) -> bool:
         return True  # at once: no element takes more than a line
     packed = problem.packed(pack)
     copies = [Copy.of(getattr(problem, n), getattr(packed, n), problem.batches) for n in pack]
-    taken = problem.itemsize * sum(copy.elements for copy in copies)
+    taken = sum(copy.made * copy.elements for copy in copies)
     # A program copies 32 bytes or more: so many have room in one launch.
     return taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
 

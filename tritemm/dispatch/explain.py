@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ..problem import INTERPRETER, Problem
+import torch
+
+from ..budget import OPERAND_ERROR, relative
+from ..problem import INTERPRETER, PLANES, PRODUCTS, Problem
 from ..problem.config import Config
 from ..rungs import RUNGS
 from ..spec import Kernel
@@ -62,6 +65,7 @@ class Choice:
             f"why        {self.why}",
             *self._before(),
             f"work       {self._work()}",
+            *self._error(),
         ]
         if self.problem.device == INTERPRETER:
             milliseconds = 1e3 * self.parts.total
@@ -74,7 +78,10 @@ class Choice:
     def _before(self) -> list[str]:
         lines = []
         reasons = dict(self.refused)
-        if self.config.PACK:
+        if self.problem.splits and self.config.PACK:
+            products = f"{PRODUCTS[self.problem.precision]} products of these"
+            lines.append(f"split      a and b, into {PLANES} planes of bf16 each; {products}")
+        elif self.config.PACK:
             slow = "tensor cores read this type with K contiguous"
             if self.problem.by_ffma:
                 slow = "FFMA reads B without bank conflicts only across K"
@@ -87,6 +94,15 @@ class Choice:
                 f"is the {'columns' if short == 'M' else 'rows'} of the tile"
             )
         return lines
+
+    def _error(self) -> list[str]:
+        """The bound of `budget`, of fp32; its second part shrinks where K is long."""
+        p = self.problem
+        if p.a.dtype != torch.float32:
+            return []
+        planes = p.splits and bool(self.config.PACK)
+        most = relative(p.K, "planes" * planes) + 4 * OPERAND_ERROR[p.precision]
+        return [f"error      up to {most:.1e} of the sum of |a||b|, before C is rounded"]
 
     def _work(self) -> str:
         config, sms = self.config, self.problem.device.sms

@@ -17,7 +17,7 @@ from ..kernels.pack import why_not as pack_why_not
 from ..problem import INTERPRETER, PLAIN, EpilogueSpec, Problem, Unsupported
 from ..rungs import RUNGS, find
 from . import cache
-from .candidates import best, invariant, must_run
+from .candidates import best, groups, invariant, least, must_run
 from .explain import Choice
 from .request import Request, refusal
 
@@ -46,6 +46,8 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
         parts = questions.parts_of(problem)
         return Choice(problem, *invariant(problem, rungs, parts), why)
     tuned = cache.lookup(problem) if kernel == "auto" else None
+    if problem.splits and request.kernel == "auto" and not tuned:
+        return _split_or_not(problem, kernel, request)
     name, config = tuned or (request.kernel, request.config)
     why = "the least predicted time" if kernel == "auto" else f'asked for: kernel="{name}"'
     if config:
@@ -66,6 +68,21 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
             stacklevel=2,
         )
     return Choice(problem, *best(problem, rungs), why)
+
+
+def _split_or_not(problem: Problem, kernel: str, request: Request) -> Choice:
+    """fp32 by planes; or as it is, by FFMA, which is no less exact, where that is no slower.
+
+    So it is where sums must have one order.
+    """
+    exact = choose(dataclasses.replace(problem, precision="ieee"), kernel)
+    apart = request.batch_invariant or problem.epilogue.symmetric or problem.groups
+    found = None if apart else least(groups(problem, RUNGS))
+    if found:
+        choice = Choice(problem, *found, "the least predicted time")
+        if problem.device != INTERPRETER and choice.predicted < exact.predicted:
+            return choice
+    return dataclasses.replace(exact, why=f"{exact.why}; as {problem.precision} it isn't faster")
 
 
 def forget() -> None:

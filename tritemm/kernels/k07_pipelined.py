@@ -24,11 +24,14 @@ def pipelined_kernel(
     stride_b0, stride_b1, stride_bk, stride_bn,
     stride_c0, stride_c1, stride_cm, stride_cn,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
+    flag_ptr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr, ORDER: tl.constexpr, GROUP_M: tl.constexpr,
     BATCHED: tl.constexpr, WIDE: tl.constexpr, EVEN_K: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
+    if flag_ptr is not None and tl.load(flag_ptr) == 0:
+        return
     M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
     pid, b0, b1 = split_batch(tl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
     a_ptr += batch_offset(b0, b1, stride_a0, stride_a1)

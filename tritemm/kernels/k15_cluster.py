@@ -16,11 +16,13 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arch.clusters import NEEDS, Cooperative, offered, worth_swapping
+from ..problem import PRODUCTS
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.accumulate import accumulate
 from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
+from .device.planes import multiply_planes, settled
 from .device.ptx import cluster_sync
 from .device.scale_ring import make_scale_ring
 from .device.scales import ScaleStrides
@@ -37,7 +39,11 @@ def compute(args, WHICH: gl.constexpr):
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
-        acc, n = accumulate(loop, n, unit, work, WHICH)
+        if work.SHAPE.PRODUCTS > 1:
+            acc, n = multiply_planes(loop, n, unit, work.SHAPE)
+            acc = settled(acc, out.args.flag_ptr)
+        else:
+            acc, n = accumulate(loop, n, unit, work, WHICH)
         if work.SHAPE.LATE and WHICH == 0:
             gdc_launch_dependents()
         out.store(acc, unit, WHICH, loop.SLAB)
@@ -53,13 +59,14 @@ def cluster_kernel(
     scale_a_ptr, scale_b_ptr,
     stride_sa1, stride_sal, stride_sak, stride_sb1, stride_sbl, stride_sbk,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
+    flag_ptr,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     epilogue = EpilogueArgs(
         bias_ptr, residual_ptr, alpha, beta, Strides(stride_r0, stride_r1, stride_rm, stride_rn),
         scale_a_ptr, scale_b_ptr, ScaleStrides(stride_sa1, stride_sal, stride_sak),
-        ScaleStrides(stride_sb1, stride_sbl, stride_sbk),
+        ScaleStrides(stride_sb1, stride_sbl, stride_sbk), flag_ptr,
     )  # fmt: skip
     if not SHAPE.LATE:
         gdc_launch_dependents()
@@ -96,7 +103,7 @@ KERNEL = TritonKernel(
     limits=Limits(
         configs, needs=NEEDS, tile=Cooperative, odd_tiles=True, fixed_parts=True,
         ordered=Cooperative.whole(configs), symmetric=True,
-        sums=("whole", "promoted", "block"),
+        sums=("whole", "promoted", "block", *PRODUCTS),
     ),
     policy=Policy(swap=worth_swapping),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.75),

@@ -5,6 +5,8 @@ type: a word of the copy is cut out of two neighbouring aligned words of the sou
 has 8 bytes in flight where a line of 16-bit elements on an odd address would allow it 2, and the
 second word of one lane is the first of the next, found in L1. Loads and stores of a warp are 256
 contiguous bytes. Where the copy has its lines across the source's, tiles are transposed.
+
+Or fp32 operands are split into planes of bf16, which lie along K, one behind the other.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ import triton.language as tl
 from ..arch.limits import programs_why_not
 from ..arch.sm80 import MOST_PROGRAMS
 from ..arch.sm90 import launches_early
-from ..problem import Matrix, Problem
+from ..problem import PLANES, Matrix, Problem
 from ..runtime import binding
-from .device.tile import batch_offset, follow, widen
+from .device.tile import batch_offset, convert, follow, widen
 from .device.words import WORD, cut_words
 
 #: Elements of a copy's pitch are a multiple of this many bytes (`Matrix.packed`).
@@ -40,6 +42,11 @@ WIDTHS = (256, 64, 32, 8)
 EDGE = {1: 128, 2: 64, 4: 64, 8: 32}
 #: Idle lanes per busy lane that are few.
 IDLE = 1 / 4
+#: Planes of an operand; and what they are the sum of, relative to it: so planes of the least
+#: subnormal fp32 number are numbers of bf16, too.
+COUNT, SHIFT = tl.constexpr(PLANES), tl.constexpr(2.0**16)
+#: Bytes of the flag, of which 4 are used.
+FLAG = 16
 
 
 @triton.jit
@@ -84,18 +91,53 @@ def turn_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_
 
 
 @triton.jit
+def split_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_pitch, plane,
+                EDGE: tl.constexpr, WIDE: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
+    """Tile `pid` of an fp32 matrix, times SHIFT, as planes of bf16; with zeros to their end.
+
+    Each is the nearest to what the ones before it leave, which is exact; an infinity leaves NaN.
+    `dst_pitch` and the distance of two planes are in units of LINE bytes. Vectors are loaded whole,
+    and may hold what follows a line.
+    """
+    unit: tl.constexpr = LINE // 2
+    vector: tl.constexpr = VECTOR // 4
+    columns = widen(tl.minimum(plane, dst_pitch), WIDE) * unit  # planes lie in lines, or are lines
+    rows = tl.where(plane < dst_pitch, lines, plane // dst_pitch)
+    tiles = tl.cdiv(columns, EDGE)
+    line = (pid // tiles * EDGE + tl.arange(0, EDGE))[:, None]  # [EDGE, 1]
+    element = (pid % tiles * EDGE + tl.arange(0, EDGE))[None, :]  # [1, EDGE]
+    # int64: lines * pitch can pass 2**31 elements
+    source = src_ptr + line.to(tl.int64) * src_line + element.to(tl.int64) * src_element
+    target = dst_ptr + line.to(tl.int64) * (dst_pitch * unit) + element
+    readable = tl.cdiv(length, vector) * vector if ALIGNED else length
+    rest = tl.load(source, mask=(line < lines) & (element < readable), other=0.0)
+    rest = tl.where(element < length, rest, 0.0) * SHIFT
+    inside = (line < rows) & (element < columns)
+    for i in tl.static_range(COUNT):
+        part = convert(rest, tl.bfloat16)
+        tl.store(target + tl.cast(plane, tl.int64) * (i * unit), part, mask=inside)
+        rest -= part.to(tl.float32)
+
+
+@triton.jit
 def pack_matrix(src_ptr, dst_ptr, pid, sizes, WAY: tl.constexpr, SIZE: tl.constexpr,
                 EDGE: tl.constexpr, WIDTH: tl.constexpr, HEIGHT: tl.constexpr,
                 WIDE: tl.constexpr):  # fmt: skip
     """Tile `pid` of one matrix with all its batches; its `sizes` are `_SIZES`."""
-    tiles, lines, length, B1, src_0, src_1, dst_batch, src_line, src_element, dst_pitch = sizes
+    (tiles, lines, length, B1, src_0, src_1, dst_batch, src_line, src_element, dst_pitch,
+     plane) = sizes  # fmt: skip
     batch = pid // tiles
     pid = widen(pid % tiles, WIDE)
     lines, length = widen(lines, WIDE), widen(length, WIDE)
     src_element, dst_pitch = widen(src_element, WIDE), widen(dst_pitch, WIDE)
     # int64: batches can lie 2**31 elements apart
-    dst_ptr += tl.cast(batch, tl.int64) * dst_batch * (LINE // SIZE)
-    if WAY == "turn wide":
+    made: tl.constexpr = dst_ptr.dtype.element_ty.primitive_bitwidth // 8
+    dst_ptr += tl.cast(batch, tl.int64) * dst_batch * (LINE // made)
+    if WAY == "split wide":
+        src_0 = src_0.to(tl.int64) * (VECTOR // SIZE)
+        src_1 = src_1.to(tl.int64) * (VECTOR // SIZE)
+        src_line *= VECTOR // SIZE
+    elif WAY == "turn wide":
         # Units of VECTOR bytes in the arguments are what tells the compiler the alignment.
         src_0 = src_0.to(tl.int64) * (VECTOR // SIZE)
         src_1 = src_1.to(tl.int64) * (VECTOR // SIZE)
@@ -104,6 +146,12 @@ def pack_matrix(src_ptr, dst_ptr, pid, sizes, WAY: tl.constexpr, SIZE: tl.conste
     if WAY == "copy":
         copy_lines(src_ptr, dst_ptr, pid, lines, length, src_line, dst_pitch,
                    SIZE, WIDTH, HEIGHT)  # fmt: skip
+    elif WAY == "split wide":
+        split_lines(src_ptr, dst_ptr, pid, lines, length, src_line, 1, dst_pitch, plane,
+                    EDGE, WIDE, True)  # fmt: skip
+    elif WAY == "split":
+        split_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_pitch, plane,
+                    EDGE, WIDE, False)  # fmt: skip
     elif WAY == "gather":
         turn_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_pitch,
                    SIZE, EDGE, False)  # fmt: skip
@@ -114,28 +162,33 @@ def pack_matrix(src_ptr, dst_ptr, pid, sizes, WAY: tl.constexpr, SIZE: tl.conste
 
 # Nothing is specialised on the sizes: a kernel compiled for one shape serves them all.
 _SIZES = ("tiles", "lines", "length", "B1", "src_0", "src_1", "dst_batch", "src_line",
-          "src_element", "dst_pitch")  # fmt: skip
+          "src_element", "dst_pitch", "plane")  # fmt: skip
 _OPEN = ["a_total", *(f"{name}_{size}" for name in "ab" for size in _SIZES)]
 
 
 @triton.jit(do_not_specialize=_OPEN)
 def pack_kernel(
-    a_src, a_dst, b_src, b_dst, a_total,
+    a_src, a_dst, b_src, b_dst, flag_ptr, a_total,
     a_tiles, a_lines, a_length, a_B1, a_src_0, a_src_1, a_dst_batch,
-    a_src_line, a_src_element, a_dst_pitch,
+    a_src_line, a_src_element, a_dst_pitch, a_plane,
     b_tiles, b_lines, b_length, b_B1, b_src_0, b_src_1, b_dst_batch,
-    b_src_line, b_src_element, b_dst_pitch,
+    b_src_line, b_src_element, b_dst_pitch, b_plane,
     A_WAY: tl.constexpr, B_WAY: tl.constexpr, SIZE: tl.constexpr,
     EDGE: tl.constexpr, WIDTH: tl.constexpr, HEIGHT: tl.constexpr, WIDE: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """The first `a_total` programs copy A, the others B; an empty WAY copies nothing."""
+    """The first `a_total` programs copy A, the others B; an empty WAY copies nothing.
+
+    The flag, if there is one, becomes 0.
+    """
     follow(PDL)
     pid = tl.program_id(0)
+    if flag_ptr is not None and pid == 0:
+        tl.store(flag_ptr, 0)
     a_sizes = (a_tiles, a_lines, a_length, a_B1, a_src_0, a_src_1, a_dst_batch,
-               a_src_line, a_src_element, a_dst_pitch)  # fmt: skip
+               a_src_line, a_src_element, a_dst_pitch, a_plane)  # fmt: skip
     b_sizes = (b_tiles, b_lines, b_length, b_B1, b_src_0, b_src_1, b_dst_batch,
-               b_src_line, b_src_element, b_dst_pitch)  # fmt: skip
+               b_src_line, b_src_element, b_dst_pitch, b_plane)  # fmt: skip
     if B_WAY == "":
         pack_matrix(a_src, a_dst, pid, a_sizes, A_WAY, SIZE, EDGE, WIDTH, HEIGHT, WIDE)
     elif A_WAY == "":
@@ -151,7 +204,8 @@ class Copy:
     """How one operand is copied. Strides and pitch are in elements.
 
     `way`: "copy" keeps the source's lines; "turn" makes lines across the source's, "turn wide"
-    where those are aligned to 16 bytes; "gather" reads a source that has no lines.
+    where those are aligned to 16 bytes; "gather" reads a source that has no lines; "split" makes
+    planes, "split wide" of lines that are aligned to 16 bytes.
     """
 
     way: str
@@ -161,31 +215,46 @@ class Copy:
     batches: tuple[int, int]  # those that are not broadcast
     src: tuple[int, int, int, int]  # batch, batch, line, element
     pitch: int
+    made: int  # bytes per element of the copy
+    made_lines: int
 
     @staticmethod
     def of(source: Matrix, target: Matrix, batches: tuple[int, int]) -> Copy:
         """From `source` to `target`, which is `source.packed(...)`."""
         size = source.dtype.itemsize
         *steps, line, element = source.strides
-        lines, length = source.rows, source.cols
+        lines, length, made = source.rows, source.cols, target.rows
         pitch = target.strides[2]
         if target.strides[3] != 1:
             line, element, lines, length = element, line, length, lines
-            pitch = target.strides[3]
-        aligned = source.aligned and not any(s * size % VECTOR.value for s in (*steps, element))
-        if element == 1 or length == 1:
+            pitch, made = target.strides[3], target.cols
+        splits = source.dtype != target.dtype
+        apart = line if splits else element  # of what is read by vectors
+        aligned = source.aligned and not any(s * size % VECTOR.value for s in (*steps, apart))
+        if splits:
+            way = "split wide" if aligned and (element == 1 or length == 1) else "split"
+        elif element == 1 or length == 1:
             way = "copy"
         elif line == 1:
             way = "turn wide" if aligned else "turn"
         else:
             way = "gather"
         distinct = [n if step else 1 for n, step in zip(batches, steps, strict=True)]
-        return Copy(way, size, lines, length, tuple(distinct), (*steps, line, element), pitch)
+        return Copy(
+            way, size, lines, length, tuple(distinct), (*steps, line, element), pitch,
+            target.dtype.itemsize, made,
+        )  # fmt: skip
 
     @property
     def elements(self) -> int:
         """Elements of the copy with what stands between its lines."""
-        return math.prod(self.batches) * self.lines * self.pitch
+        return math.prod(self.batches) * self.made_lines * self.pitch
+
+    @property
+    def plane(self) -> int:
+        """Elements from one plane to the next."""
+        lies_along = self.made_lines == self.lines
+        return (self.pitch if lies_along else self.made_lines * self.pitch) // PLANES
 
     @property
     def wide(self) -> bool:
@@ -205,8 +274,11 @@ class Copy:
         """Programs of one batch."""
         if self.way == "copy":
             return triton.cdiv(self.lines, TILE // width) * triton.cdiv(self.words, width)
-        edge = EDGE[self.size]
-        return triton.cdiv(self.lines, edge) * triton.cdiv(self.length, edge)
+        edge, lines, length = EDGE[self.size], self.lines, self.length
+        if self.way.startswith("split"):
+            length = min(self.plane, self.pitch)
+            lines = max(lines, self.plane // self.pitch)
+        return triton.cdiv(lines, edge) * triton.cdiv(length, edge)
 
     def sizes(self, width: int) -> dict[str, int]:
         """What `pack_matrix` takes, in its units."""
@@ -214,11 +286,14 @@ class Copy:
         if self.way == "turn wide":
             vector = VECTOR.value // self.size
             src_0, src_1, src_element = (s // vector for s in (src_0, src_1, src_element))
+        if self.way == "split wide":
+            vector = VECTOR.value // self.size
+            src_0, src_1, src_line = (s // vector for s in (src_0, src_1, src_line))
         unit = WORD.value if self.way == "copy" else LINE.value
         values = (
             self.tiles(width), self.lines, self.length, self.batches[1], src_0, src_1,
-            self.lines * self.pitch * self.size // LINE.value, src_line, src_element,
-            self.pitch * self.size // unit,
+            self.made_lines * self.pitch * self.made // LINE.value, src_line, src_element,
+            self.pitch * self.made // unit, self.plane * self.made // LINE.value,
         )  # fmt: skip
         return dict(zip(_SIZES, values, strict=True))
 
@@ -252,7 +327,7 @@ def _plan(problem: Problem, operands: str) -> Plan:
     size = problem.itemsize
     args |= {"SIZE": size, "EDGE": EDGE[size], "WIDTH": width, "HEIGHT": TILE // width}
     args["WIDE"] = any(copy.wide for copy in copies.values())
-    args["PDL"] = launches_early(problem.device)
+    args |= {"PDL": launches_early(problem.device), "flag_ptr": None}
     return Plan((sum(programs.values()),), args, tensors)
 
 
@@ -266,9 +341,11 @@ def _width(copies: Iterable[Copy]) -> int:
 
 
 def copied_bytes(problem: Problem, operands: str) -> list[int]:
-    """Bytes of the copy of each of the `operands` ("", "a", "b" or "ab")."""
+    """Bytes of the copy of each of the `operands` ("", "a", "b" or "ab"), and of the flag."""
     copies = _plan(problem, operands).copies if operands else {}
-    return [problem.itemsize * copies[name][0] for name in operands]
+    size = problem.packed(operands).itemsize
+    flag = [FLAG] if copies and problem.splits else []
+    return [size * copies[name][0] for name in operands] + flag
 
 
 def why_not(problem: Problem, operands: str) -> str | None:
@@ -283,26 +360,30 @@ def why_not(problem: Problem, operands: str) -> str | None:
 
 def pack(
     problem: Problem, operands: str, a, b
-) -> tuple[torch.Tensor, torch.Tensor, binding.Call | None]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, binding.Call | None]:
     """`a` and `b`, of which the `operands` ("a", "b" or "ab") are copied in one launch.
 
     Copies lie in memory as `problem.packed(operands)` describes them, [rows, columns], with two
     batch dimensions before these where the problem has batches. What stands between the end of a
     line and the next one is not initialised. The other operand is returned as given. Copies are
-    new at every call, so that they are safe across streams and in CUDA graphs. With them comes what
-    repeats the launch, if there is that, on the addresses of a, its copy, b and its copy; of an
-    operand that is not copied, twice the same.
+    new at every call, so that they are safe across streams and in CUDA graphs. With planes comes a
+    flag, int32, which is 0. And what repeats the launch, if there is that, on the addresses of a,
+    its copy, b, its copy and the flag; of an operand that is not copied, twice the same.
     """
-    plan = _plan(problem, operands)
+    plan, target = _plan(problem, operands), problem.packed(operands)
     source = {"a": a, "b": b}
     result = dict(source)
     for name, (elements, shape, strides) in plan.copies.items():
-        flat = torch.empty(elements, dtype=source[name].dtype, device=source[name].device)
+        dtype = getattr(target, name).dtype
+        flat = torch.empty(elements, dtype=dtype, device=source[name].device)
         result[name] = flat.as_strided(shape, strides)
     tensors = {"a_src": a, "a_dst": result["a"], "b_src": b, "b_dst": result["b"]}
+    flag = None
+    if problem.splits:
+        flag = tensors["flag_ptr"] = torch.empty(FLAG // 4, dtype=torch.int32, device=a.device)
     options = {"num_warps": WARPS}
     if launches_early(problem.device):
         options["launch_pdl"] = True
     key = (problem, operands)
     call = binding.launch(key, pack_kernel, plan.grid, plan.args, options, tensors)
-    return result["a"], result["b"], call
+    return result["a"], result["b"], flag, call

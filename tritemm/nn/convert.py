@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..dtypes import Precision, check_flag, check_precision
+from ..dtypes import Precision, check_flag, of_fp32
 from . import converted, float8, packing, registered
 from .converted import Converted, Options, become
 from .layers import Linear, why_not
@@ -43,6 +43,7 @@ def convert(
     *,
     batch_invariant: bool | None = None,
     precision: Precision | None = None,
+    fp32: Precision | None = None,
     fuse: bool = True,
     skip: str | Collection[str] = (),
     dtype: str | None = None,
@@ -55,6 +56,7 @@ def convert(
             what an earlier call has set, which is False before the first.
         precision: how float32 is multiplied, as `tritemm.Linear` takes it. None leaves what an
             earlier call has set; before the first, torch's flag is followed.
+        fp32: another name of `precision`.
         fuse: give the weights of layers that may be given one input (q_proj, k_proj and v_proj of
             attention, gate_proj and up_proj of a gated MLP) one storage, for one product in code
             that torch.compile makes.
@@ -93,7 +95,7 @@ def convert(
     compiled  1 x  (the model)  Sequential          0 with relu
     """
     modules = _modules("convert", model)
-    check_precision(precision, torch.float32)
+    precision = of_fp32(precision, fp32)
     check_flag("fuse", fuse)
     if dtype not in (None, "fp8", "int8"):
         raise ValueError(f"dtype={dtype!r} is unknown; fp8 and int8 are possible")

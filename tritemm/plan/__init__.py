@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from .. import dispatch
@@ -9,6 +11,7 @@ from ..dtypes import resolve
 from ..kernels.pack import pack
 from ..problem import NOTHING, EpilogueInputs, Problem
 from ..problem.config import Config
+from ..rungs import find
 from ..runtime import fast_path
 from ..runtime.binding import Call
 from ..spec import Kernel
@@ -77,15 +80,28 @@ def run(kernel: Kernel, problem: Problem, config: Config, a, b, c, *more) -> lis
         return []
     calls = []
     with torch.cuda.device_of(c):
+        again: tuple = ()
         if config.PACK:
-            a, b, call = pack(problem, config.PACK, a, b)
+            given = a, b, c, *more
+            a, b, flag, call = pack(problem, config.PACK, a, b)
             calls.append(call)
+            if flag is not None:
+                more, again = (*more, flag), (*given, flag)
         if config.SWAP:
             a, b, c = b.mT, a.mT, c.mT
             turned = (t.mT if isinstance(t, torch.Tensor) and t.dim() > 1 else t for t in more)
             more = swapped(problem, tuple(turned))
         calls.append(kernel.launch(config.view(problem), config, a, b, c, *more))
+        if again:
+            calls.append(launch_guarded(problem, *again))
     return calls
+
+
+def launch_guarded(problem: Problem, a, b, c, *more) -> Call | None:
+    """Have FFMA do what planes can't; the last of `more` is the flag that they set."""
+    problem = dataclasses.replace(problem, precision="ieee", guarded=True)
+    rung = find("pipelined")
+    return rung.launch(problem, rung.configs(problem)[0], a, b, c, *more)
 
 
 def swapped(problem: Problem, more: tuple) -> tuple:

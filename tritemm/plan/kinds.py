@@ -15,13 +15,14 @@ import torch
 
 from .. import dispatch, plan
 from ..dispatch.request import for_gradients
-from ..dtypes import REAL, wide
+from ..dtypes import REAL, resolve, wide
 from ..kernels.pack import copied_bytes
 from ..problem import (
     ACCUMULATE,
     ALONE,
     INTERPRETER,
     NOTHING,
+    PRODUCTS,
     Besides,
     EpilogueInputs,
     Problem,
@@ -51,8 +52,8 @@ class Plan(fast_path.Kind):
 
     def __init__(self, a, b, c, options: tuple, problem: Problem):
         word, precision, accumulate, _ = self.options = options
-        self.problem = problem
-        self.choice: dispatch.Choice | Any = dispatch.choose_whole(self.problem, word)
+        self.choice: dispatch.Choice | Any = dispatch.choose_whole(problem, word)
+        self.problem = self.choice.problem if self.choice else problem
         #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
         self.apart = self.choice is None
         self.launches: Launches | None = None
@@ -96,15 +97,21 @@ class Plan(fast_path.Kind):
         copies = {name: 3 + more + i for i, name in enumerate(names)}
         operands = [copies.get("a", 0), copies.get("b", 1)]
         work = 3 + more + len(names)
-        *packing, call = calls
-        packing = [one.placed((0, operands[0], 1, operands[1])) for one in packing]
         given = tuple(range(3, 3 + more))
+        again, flag = [], (work,) * bool(names and self.problem.splits)
+        if flag:
+            *calls, last = calls
+            again = [last.placed((0, 1, 2, *given, *flag))]
+            given, work = (*given, *flag), work + 1
+        *packing, call = calls
+        packing = [one.placed((0, operands[0], 1, operands[1], *flag)) for one in packing]
         if config.SWAP:
             operands.reverse()
             given = plan.swapped(self.problem, given)
         call = call.placed((*operands, 2, *given, work, work + 1))
         room = kernel.workspace and kernel.workspace(config.view(self.problem), config)
-        return Launches(device, [*packing, call], copied_bytes(self.problem, names), room)
+        moved = copied_bytes(self.problem, names)
+        return Launches(device, [*packing, call, *again], moved, room)
 
 
 def key_of(a, b, out, options, then: EpilogueInputs, besides: Besides) -> tuple[tuple, tuple]:
@@ -131,7 +138,8 @@ def product(
     kind: Any = fast_path.KNOWN.get(key)
     if out is not None:
         fast_path.check_writable(out)
-        if any(meet(t, out) for t in (a, b, *besides.tensors)) or then.met_by(out):
+        twice = a.dtype is torch.float32 and resolve(options[1], a.dtype) in PRODUCTS
+        if any(meet(t, out) for t in (a, b, *besides.tensors)) or then.met_by(out, twice):
             return out.copy_(product(a, b, None, options, then, besides))
     ends = a.dtype in REAL or besides.scales is not None
     if then is not NOTHING and (not ends or a.shape[-1] == 0 or then.alpha == 0):

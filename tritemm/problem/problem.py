@@ -25,6 +25,11 @@ ACCUMULATE = {
     torch.int8: torch.int32,
 }
 
+#: Precision -> the products of planes that it adds up. As planes, an fp32 operand is the sum of
+#: three of bf16, each the nearest to what the ones before it leave.
+PRODUCTS = {"bf16x6": 6, "bf16x9": 9}
+PLANES, LINE = 3, 64
+
 T = TypeVar("T")
 
 
@@ -32,9 +37,12 @@ T = TypeVar("T")
 class Problem:
     """C[i, j] = A[i, j] @ B[i, j] for the `batches` (i, j); A is M x K, B is K x N.
 
-    `precision` says how fp32 operands are multiplied: ieee, tf32, tf32x3, bf16x3 or bf16x6. The
-    `epilogue` is what becomes of the accumulator before C is stored. M and N are those of the
+    `precision` says how fp32 operands are multiplied: ieee, tf32, tf32x3, bf16x3, bf16x6 or bf16x9.
+    The `epilogue` is what becomes of the accumulator before C is stored. M and N are those of the
     product: C has N / `epilogue.per_column` columns.
+
+    Where operands have been split into `planes`, A and B have three of them along K, in bf16, and K
+    runs over the products of planes. A product that is `guarded` is done only where a flag asks.
 
     The products of a batch may be `groups`: A's and C's rows ("m"), B's and C's columns ("n"), or
     K ("k") are those of all groups together, one after another, cut where a tensor says. What is
@@ -58,6 +66,7 @@ class Problem:
     groups: str = ""
     scales: Scales | None = None
     in_blocks: bool = False
+    guarded: bool = False
 
     @staticmethod
     def of(
@@ -110,7 +119,7 @@ class Problem:
         """Kept, because many tables are asked for a new problem."""
         sizes = self.M, self.N, self.K, self.batches
         how = self.accumulate, self.precision, self.device, self.epilogue, self.groups, self.scales
-        return hash((*sizes, self.a, self.b, self.c, *how, self.in_blocks))
+        return hash((*sizes, self.a, self.b, self.c, *how, self.in_blocks, self.guarded))
 
     def __getstate__(self) -> dict:
         """The fields alone, for pickle: hashes differ between processes."""
@@ -136,7 +145,8 @@ class Problem:
     def arguments(self) -> tuple[str, ...]:
         """What kernels call that which a launch is given after a, b and c, in its order."""
         scales = ("scale_a_ptr", "scale_b_ptr") * (self.scales is not None)
-        return ("offs_ptr",) * bool(self.groups) + scales + self.epilogue.arguments
+        flag = ("flag_ptr",) * (self.planes or self.guarded)
+        return ("offs_ptr",) * bool(self.groups) + scales + self.epilogue.arguments + flag
 
     @property
     def typical(self) -> tuple[int, int, int, float]:
@@ -212,6 +222,9 @@ class Problem:
         known: dict[str, Problem] = vars(self).setdefault("_packed", {})
         if operands in known:
             return known[operands]
+        if self.splits:
+            known[operands] = self._split()
+            return known[operands]
         majors = {"a": "N", "b": "T"}
         if self.by_ffma:
             majors = {"a": "T" if operands + self.b.layout == "aT" else "N", "b": "N"}
@@ -223,6 +236,25 @@ class Problem:
             changes[name] = matrix.packed(self.across.get(name, major), self.batches)
         known[operands] = dataclasses.replace(self, **changes)
         return known[operands]
+
+    def _split(self) -> Problem:
+        """That of the planes of both operands, which keep their major, with zeros behind K."""
+        depth = -(-self.K // LINE) * LINE
+        a = dataclasses.replace(self.a, cols=PLANES * depth, dtype=torch.bfloat16)
+        b = dataclasses.replace(self.b, rows=PLANES * depth, dtype=torch.bfloat16)
+        majors = self.a.layout.replace("-", "N"), self.b.layout.replace("-", "T")
+        a, b = (m.packed(major, self.batches) for m, major in zip((a, b), majors, strict=True))
+        return dataclasses.replace(self, K=PRODUCTS[self.precision] * depth, a=a, b=b)
+
+    @property
+    def splits(self) -> bool:
+        """Whether fp32 operands are to be split into planes, and are not yet."""
+        return self.a.dtype == torch.float32 and self.precision in PRODUCTS
+
+    @property
+    def planes(self) -> bool:
+        """Whether A and B are planes of fp32 operands."""
+        return self.a.dtype == torch.bfloat16 and self.precision in PRODUCTS
 
     @property
     def across(self) -> dict[str, str]:
@@ -253,9 +285,9 @@ class Problem:
     @property
     def sums(self) -> str:
         """How products are summed: the whole of K, or 128 elements of it that are promoted, scaled
-        before that if scales are of blocks."""
+        before that if scales are of blocks; of planes, those of the largest 64 elements."""
         if self.scales is None:
-            return "whole"
+            return self.precision if self.planes else "whole"
         return "block" if self.scales.blocks else "promoted" if self.scales.promoted else "whole"
 
     @property
@@ -275,8 +307,9 @@ class Problem:
         return self._moved(self.matrices, self.filled)
 
     def copied(self, operands: str) -> int:
-        """Bytes that the copies of `packed` read and write."""
-        return 2 * self._moved((getattr(self, name) for name in operands), self.batch)
+        """Bytes that the copies of `packed` read and write: of planes, 6 for 4."""
+        moved = self._moved((getattr(self, name) for name in operands), self.batch)
+        return moved * 5 // 2 if self.splits else 2 * moved
 
     def _moved(self, matrices: Iterable[Matrix], most: int) -> int:
         """Bytes of all elements of `most` products; broadcast batches count once."""

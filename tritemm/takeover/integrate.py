@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..dtypes import Precision, check_flag
+from ..dtypes import Precision, check_flag, of_fp32
 from ..machine import forks
 from ..problem import INTERPRETED
 from ..runtime.torch_private import unregister, untraced
@@ -111,7 +111,12 @@ class _State:
     inductor: dict | Any = None
 
 
-def enable(*, batch_invariant: bool = False, precision: Precision | None = None) -> None:
+def enable(
+    *,
+    batch_invariant: bool = False,
+    precision: Precision | None = None,
+    fp32: Precision | None = None,
+) -> None:
     """Have tritemm multiply where torch is asked to: `a @ b`, F.linear, nn.Linear, einsum, ...
 
     Routed are mm, bmm, addmm, baddbmm, addmv and `_addmm_activation`, with their `out=`, in-place
@@ -132,6 +137,7 @@ def enable(*, batch_invariant: bool = False, precision: Precision | None = None)
             torch.compile(mode="max-autotune") turns products of one row into sums of its own all
             the same: give it options={"max_autotune": True} in place of the mode.
         precision: how float32 is multiplied, as for `tritemm.matmul`; None follows torch's flag.
+        fp32: another name of `precision`.
 
     Raises:
         ValueError: an unknown `precision`.
@@ -146,7 +152,7 @@ def enable(*, batch_invariant: bool = False, precision: Precision | None = None)
     operator  tritemm  torch  why torch
     addmm           1      0
     """
-    settings = Settings(batch_invariant, precision)
+    settings = Settings(batch_invariant, of_fp32(precision, fp32))
     with _lock:
         block = _State.blocks[-1]
         block.settings, block.report = settings, block.report or Report()
@@ -210,7 +216,10 @@ class _Blocks(contextlib.ContextDecorator):
 
 
 def enabled(
-    *, batch_invariant: bool = False, precision: Precision | None = None
+    *,
+    batch_invariant: bool = False,
+    precision: Precision | None = None,
+    fp32: Precision | None = None,
 ) -> contextlib.AbstractContextManager[Report]:
     """`enable` for a block, or as a decorator for a function; then all is as it was before.
 
@@ -229,7 +238,7 @@ def enabled(
     >>> report.ran
     {'mm': 1}
     """
-    return _Blocks(Settings(batch_invariant, precision))
+    return _Blocks(Settings(batch_invariant, of_fp32(precision, fp32)))
 
 
 def set_batch_invariant_mode(enabled: bool = True) -> contextlib.AbstractContextManager[Report]:

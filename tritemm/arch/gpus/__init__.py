@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ...problem import Device
+from ...problem import PRODUCTS, Device
 
 #: What NVIDIA's datasheets say of an architecture, and what is sustained under a large GEMM:
 #: dense 16-bit FLOP per clock and SM, Hz, bytes per second of device memory.
@@ -60,7 +60,8 @@ DEVICES = {
 }
 #: Rate of a type relative to 16-bit operands.
 _TYPE_RATE = {1: 2.0, 8: 1 / 15}  # by bytes
-_FP32_RATE = {"ieee": 1 / 15, "tf32": 0.5, "tf32x3": 1 / 6, "bf16x3": 1 / 3, "bf16x6": 1 / 6}
+_FP32_RATE = {"ieee": 1 / 15, "tf32": 0.5, "tf32x3": 1 / 6, "bf16x3": 1 / 3}
+_FP32_RATE |= {name: 1 / products for name, products in PRODUCTS.items()}
 
 
 @dataclasses.dataclass(frozen=True)

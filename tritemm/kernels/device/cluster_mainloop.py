@@ -58,6 +58,16 @@ def load_lines(to, bar, first, k, b0, b1, LINES: gl.constexpr, ALONG_K: gl.const
 
 
 @gluon.jit
+def place_in_planes(step, steps, SHAPE: gl.constexpr):
+    """The steps of A's planes and of B's that step `step` of all `steps` multiplies."""
+    depth = steps // SHAPE.PRODUCTS
+    product = step // depth
+    k_a = step + ((SHAPE.A_PLANES >> 2 * product & 3) - product) * depth
+    k_b = step + ((SHAPE.B_PLANES >> 2 * product & 3) - product) * depth
+    return k_a, k_b
+
+
+@gluon.jit
 def loadable(first, desc, ALONG_K: gl.constexpr):
     """`first`, or 0 behind the operand's end: to fill a tile with zeros takes TMA longer."""
     return gl.where(first < desc.shape[len(desc.shape) - (2 if ALONG_K else 1)], first, 0)
@@ -118,18 +128,21 @@ class ClusterMainloop:
             ptx.barrier_wait(full + SHAPE.STAGES * 8, odd ^ 1)
             ptx.barrier_expect(full, LINES * BYTES)
             to = ring + stage * (LINES * BYTES)
+            k_a, k_b = unit.first + step, unit.first + step
+            if SHAPE.PRODUCTS > 1:
+                k_a, k_b = place_in_planes(step, unit.steps, SHAPE)
+            k_a, k_b = k_a * SHAPE.BLOCK_K, k_b * SHAPE.BLOCK_K
             for line in gl.static_range(LINES):
-                k = (unit.first + step) * SHAPE.BLOCK_K + line * LINE
                 # Sharers take turns, a step each: one request, where a share of the tile would take
                 # one from each of them.
                 if (n + step) % OF_A == rank % OF_A:
                     load_lines(
-                        to, full, row, k, a0, a1, SHAPE.BLOCK_M, A_ALONG_K, OF_A, MAP_A,
+                        to, full, row, k_a + line * LINE, a0, a1, SHAPE.BLOCK_M, A_ALONG_K, OF_A, MAP_A,
                         SHAPE.BATCHED,
                     )  # fmt: skip
                 if (n + step) % OF_B == rank % OF_B:
                     load_lines(
-                        to + SHAPE.BLOCK_M * 128, full, col, k, b0, b1, SHAPE.BLOCK_N, B_ALONG_K,
+                        to + SHAPE.BLOCK_M * 128, full, col, k_b + line * LINE, b0, b1, SHAPE.BLOCK_N, B_ALONG_K,
                         OF_B, MAP_B, SHAPE.BATCHED,
                     )  # fmt: skip
                 to += BYTES

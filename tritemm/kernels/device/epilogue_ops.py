@@ -21,12 +21,12 @@ VECTOR = tl.constexpr(8)
 #: Strides of C or of the residual, in elements.
 Strides = namedtuple("Strides", "b0, b1, m, n")
 #: A kernel's arguments for its epilogue; None for what the problem doesn't have. Those of the
-#: scales are as of `scales`.
+#: scales are as of `scales`; the flag is as of `planes`.
 EpilogueArgs = namedtuple(
     "EpilogueArgs",
     "bias_ptr, residual_ptr, alpha, beta, strides, "
-    "scale_a_ptr, scale_b_ptr, sa_strides, sb_strides",
-    defaults=(None,) * 4,
+    "scale_a_ptr, scale_b_ptr, sa_strides, sb_strides, flag_ptr",
+    defaults=(None,) * 5,
 )
 
 

@@ -1,0 +1,84 @@
+"""fp32 by 16 bits: A and B are three planes each, and K runs over products of a plane of each.
+
+The least products come first, in one sum. What the tensor core adds to an accumulator it truncates,
+about half a unit in the last place of the sum for each 16 elements of K; so the last product, of
+the first planes, has sums of its own for each step of K, which are added in fp32, rounded. They are
+of 64 rows and 128 columns at a time, which find registers beside the accumulator. Planes hold 2**16
+times the operand (`pack`).
+
+A sum that isn't finite is one of an operand, of a plane or of these factors, or the right one: a
+flag says so, and FFMA does the product again.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from .cluster_mainloop import line_bytes
+from .mainloop import next_place, place
+from .promote import slabs_each
+from .wgmma import pinned, wgmma
+
+#: Columns of partial sums that have registers beside an accumulator.
+COLUMNS = gl.constexpr(128)
+#: What undoes the factors of both operands' planes.
+UNDO = gl.constexpr(2.0**-32)
+
+
+@gluon.constexpr_function
+def blocks_of(columns):
+    """Parts of a slab's columns whose partial sums are made one after another."""
+    return -(-columns // COLUMNS.value)
+
+
+@gluon.constexpr_function
+def block_columns(columns, index):
+    """Columns of such a part: `COLUMNS`, or the rest."""
+    return min(COLUMNS.value, columns - index * COLUMNS.value)
+
+
+@gluon.jit
+def start(loop, stage, SLAB: gl.constexpr, BLOCK: gl.constexpr, SHAPE: gl.constexpr):
+    """Begin to multiply a block of columns of a consumer's slab, for sums of this step alone."""
+    at = stage * (line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR) // 16)
+    return wgmma(
+        (), loop.a + at + SLAB * (64 * 128 // 16), loop.b + at + BLOCK * (COLUMNS * 128 // 16),
+        block_columns(SHAPE.BLOCK_N, BLOCK), 1, SHAPE.TYPE, SHAPE.A_MAJOR, SHAPE.B_MAJOR,
+    )  # fmt: skip
+
+
+@gluon.jit
+def multiply_planes(loop, n, unit, SHAPE: gl.constexpr):
+    """A consumer's accumulator of a unit, and the next unit's first step; this one's is `n`.
+
+    `loop` is a `Consumer` of a cluster.
+    """
+    last = unit.steps // SHAPE.PRODUCTS
+    steps = unit.steps - last
+    gl.assume(steps > 0)
+    acc = loop.multiply(n, steps)
+    acc, n = loop.multiply_tail(acc, n, steps)
+    EACH: gl.constexpr = slabs_each(SHAPE)
+    BLOCKS: gl.constexpr = blocks_of(SHAPE.BLOCK_N)
+    stage, odd = place(n, SHAPE.STAGES)
+    for _ in range(last):
+        more = ()
+        for i in gl.static_range(EACH * BLOCKS):
+            loop.begin(stage, odd)  # again, as in `promote`
+            part = loop.finish(start(loop, stage, i // BLOCKS, i % BLOCKS, SHAPE))
+            for j in gl.static_range(len(part)):
+                more += (pinned(acc[len(more)] + part[j]),)
+        loop.release(stage)
+        acc = more
+        stage, odd = next_place(stage, odd, SHAPE.STAGES)
+    return acc, n + last
+
+
+@gluon.jit
+def settled(acc, flag_ptr):
+    """Complete sums without the planes' factors; a sum that isn't finite sets the flag."""
+    more = ()
+    for i in gl.static_range(len(acc)):
+        bad = gl.max(gl.where(acc[i] - acc[i] == 0, 0, 1), axis=1)
+        gl.store(flag_ptr + gl.zeros_like(bad), bad, mask=bad > 0)
+        more += (acc[i] * UNDO,)
+    return more
