@@ -137,13 +137,13 @@ class ClusterMainloop:
                 # one from each of them.
                 if (n + step) % OF_A == rank % OF_A:
                     load_lines(
-                        to, full, row, k_a + line * LINE, a0, a1, SHAPE.BLOCK_M, A_ALONG_K, OF_A, MAP_A,
-                        SHAPE.BATCHED,
+                        to, full, row, k_a + line * LINE, a0, a1, SHAPE.BLOCK_M, A_ALONG_K, OF_A,
+                        MAP_A, SHAPE.BATCHED,
                     )  # fmt: skip
                 if (n + step) % OF_B == rank % OF_B:
                     load_lines(
-                        to + SHAPE.BLOCK_M * 128, full, col, k_b + line * LINE, b0, b1, SHAPE.BLOCK_N, B_ALONG_K,
-                        OF_B, MAP_B, SHAPE.BATCHED,
+                        to + SHAPE.BLOCK_M * 128, full, col, k_b + line * LINE, b0, b1,
+                        SHAPE.BLOCK_N, B_ALONG_K, OF_B, MAP_B, SHAPE.BATCHED,
                     )  # fmt: skip
                 to += BYTES
             if SHAPE.SUMS == "block":

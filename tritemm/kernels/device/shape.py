@@ -30,8 +30,8 @@ class Shape(str):
     partial sums that come to it from there on; else these lie where the stages did. The next launch
     may begin with this one, or, if `LATE`, once each program has multiplied its one tile. `GROUPS`
     are cut along m, n or k, if anything is, and at most MOST_GROUPS, a power of two. `SUMS` as of a
-    `Problem`; scales are of `A_LINES` rows and `B_LINES` columns, 0 for all. If K runs over more than
-    one of the `PRODUCTS` of planes, A_PLANES and B_PLANES have two bits for the plane of each.
+    `Problem`; scales are of `A_LINES` rows and `B_LINES` columns, 0 for all. If K runs over several
+    `PRODUCTS` of planes, A_PLANES and B_PLANES have two bits for the plane of each.
     """
 
     BLOCK_M: int
