@@ -39,7 +39,7 @@ def copies(problem: Problem) -> list[str]:
     """
     if not sm90.has_tma(problem.device):
         return [""]
-    if problem.splits and sm90.has_wgmma(problem.device):
+    if splits(problem):
         return ["ab"]
     slow, one = turned(problem), ""
     if slow == "ab" and problem.precision == "tf32" and sm90.has_wgmma(problem.device):
@@ -48,6 +48,12 @@ def copies(problem: Problem) -> list[str]:
     refused = "".join(n for n in "ab" if n in cut or unreadable(n, getattr(problem, n)))
     more = ("".join(n for n in "ab" if n in refused + others) for others in (one, slow))
     return list(dict.fromkeys(("", refused, *more)))
+
+
+def splits(problem: Problem) -> bool:
+    """Whether fp32 is split into planes, or isn't multiplied as bf16x9 in another way."""
+    wgmma = problem.device != INTERPRETER and sm90.has_wgmma(problem.device)
+    return problem.splits and (wgmma or problem.precision == "bf16x9")
 
 
 def turned(problem: Problem) -> str:

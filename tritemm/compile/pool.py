@@ -310,6 +310,8 @@ def operands(problem: Problem) -> tuple[torch.Tensor | float, ...]:
     if spec.residual:
         abc.append(_meta(spec.residual, problem.batches))
     abc += [2.0] * (spec.alpha + spec.beta)  # any factor but 1
+    if "flag_ptr" in problem.arguments:
+        abc.append(torch.empty(1, dtype=torch.int32, device="meta"))
     return tuple(abc)
 
 

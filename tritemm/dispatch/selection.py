@@ -41,13 +41,13 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
         raise Unsupported(reason, "a device older than sm_80")
     request = Request.parse(kernel)
     rungs = RUNGS if request.kernel == "auto" else (find(request.kernel),)
+    tuned = cache.lookup(problem) if kernel == "auto" else None
+    if request.kernel == "auto" and questions.splits(problem) and not tuned:
+        return _split_or_not(problem, kernel, request)
     if request.batch_invariant:
         why = "batch_invariant=True: sums in the same order for every M"
         parts = questions.parts_of(problem)
         return Choice(problem, *invariant(problem, rungs, parts), why)
-    tuned = cache.lookup(problem) if kernel == "auto" else None
-    if problem.splits and request.kernel == "auto" and not tuned:
-        return _split_or_not(problem, kernel, request)
     name, config = tuned or (request.kernel, request.config)
     why = "the least predicted time" if kernel == "auto" else f'asked for: kernel="{name}"'
     if config:

@@ -327,7 +327,9 @@ def _plan(problem: Problem, operands: str) -> Plan:
     size = problem.itemsize
     args |= {"SIZE": size, "EDGE": EDGE[size], "WIDTH": width, "HEIGHT": TILE // width}
     args["WIDE"] = any(copy.wide for copy in copies.values())
-    args |= {"PDL": launches_early(problem.device), "flag_ptr": None}
+    args["PDL"] = launches_early(problem.device)
+    if not problem.splits:
+        args["flag_ptr"] = None
     return Plan((sum(programs.values()),), args, tensors)
 
 
