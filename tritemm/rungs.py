@@ -35,6 +35,7 @@ Rung = Literal[
     "symmetric",
     "grouped",
     "scaled",
+    "sgemm",
 ]
 
 #: Where a rung's file lies, which bears its number too.

@@ -152,6 +152,8 @@ class CostHint:
     independent_ctas: bool = False
     #: Whether an A that WGMMA can't read as it is stored goes through registers.
     a_registers: bool = False
+    #: Whether FFMA reads B as it is stored, and while it multiplies.
+    register_tiles: bool = False
     #: What adding up the parts of a split K takes, relative to other rungs.
     gathering: float = 1.0
 

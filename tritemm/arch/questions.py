@@ -57,22 +57,16 @@ def splits(problem: Problem) -> bool:
 
 
 def turned(problem: Problem) -> str:
-    """The operands that WGMMA reads only with K contiguous, and that are stored otherwise.
-
-    Of FFMA, where both lie along K, the smaller one: either may be B, with operands swapped or not.
-    """
+    """The operands that WGMMA reads only with K contiguous, and that are stored otherwise."""
     dtype = problem.a.dtype
-    if problem.by_ffma:
-        return min("ba", key=problem.copied) if problem.layout == "NT" else ""
-    if dtype.itemsize > 1 and dtype != torch.float32:
+    if problem.by_ffma or (dtype.itemsize > 1 and dtype != torch.float32):
         return ""
     return "a" * (problem.a.layout != "N") + "b" * (problem.b.layout != "T")
 
 
 def better_swapped(problem: Problem) -> bool:
-    """Whether FFMA has B by rows of swapped operands alone, or scales of each row are A's then."""
-    rows = problem.sums == "block" and problem.lines_per_scale[0] != 1 == problem.lines_per_scale[1]
-    return (problem.by_ffma and problem.layout == "TT") or rows
+    """Whether scales of each row are A's of swapped operands alone."""
+    return problem.sums == "block" and problem.lines_per_scale[0] != 1 == problem.lines_per_scale[1]
 
 
 def lacks_registers(rung: Kernel, problem: Problem, config: Config) -> bool:

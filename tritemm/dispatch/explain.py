@@ -83,8 +83,6 @@ class Choice:
             lines.append(f"split      a and b, into {PLANES} planes of bf16 each; {products}")
         elif self.config.PACK:
             slow = "tensor cores read this type with K contiguous"
-            if self.problem.by_ffma:
-                slow = "FFMA reads B without bank conflicts only across K"
             why = reasons.get(self.kernel.name, slow)
             lines.append(f"packed     {' and '.join(self.config.PACK)}, because {why}")
         if self.config.SWAP:

@@ -213,9 +213,8 @@ class Problem:
     def packed(self, operands: str) -> Problem:
         """The problem after the `operands` ("a", "b" or "ab") were copied to lines for TMA.
 
-        16-bit operands keep their major; WGMMA reads all others only with K contiguous. FFMA reads
-        B without bank conflicts only across K; a copy of A alone is that B once operands are
-        swapped, where B is along K. Of groups the lines are those that `across` says.
+        Operands of 16 bits, or of FFMA, keep their major; WGMMA reads all others only with K
+        contiguous. Of groups the lines are those that `across` says.
         """
         if not operands:
             return self
@@ -225,14 +224,13 @@ class Problem:
         if self.splits:
             known[operands] = self._split()
             return known[operands]
-        majors = {"a": "N", "b": "T"}
-        if self.by_ffma:
-            majors = {"a": "T" if operands + self.b.layout == "aT" else "N", "b": "N"}
         changes = {}
-        for name in operands:
+        for name, major in zip("ab", "NT", strict=True):
+            if name not in operands:
+                continue
             matrix = getattr(self, name)
-            keeps = matrix.dtype.itemsize == 2 and matrix.layout != "-"
-            major = matrix.layout if keeps else majors[name]
+            if (matrix.dtype.itemsize == 2 or self.by_ffma) and matrix.layout != "-":
+                major = matrix.layout
             changes[name] = matrix.packed(self.across.get(name, major), self.batches)
         known[operands] = dataclasses.replace(self, **changes)
         return known[operands]

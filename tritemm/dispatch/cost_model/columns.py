@@ -252,7 +252,7 @@ class Kind:
 
     def turned(self, kernel: Kernel) -> int:
         """The number of operands that a rung transposes in shared memory, if it has any there."""
-        if kernel.cost.independent_ctas:
+        if kernel.cost.independent_ctas or kernel.cost.register_tiles:
             return 0
         a, b = self._turned
         return b if kernel.cost.a_registers else a + b
@@ -374,7 +374,8 @@ class Rows(Bounded):
             rung.launch, rung.cold, rung.ends, rung.shown, constants.efficiency(kernel, word),
             *rung.load.get(word, (kind.load, constants.ends)),
             kind.flop, kind.itemsize, kind.element, kind.by_threads, kind.epilogue,
-            kind.turned(kernel), kind.ffma, _PAIRS if kind.pairs and cost.pingpong else 1.0,
+            kind.turned(kernel), kind.ffma and not cost.register_tiles,
+            _PAIRS if kind.pairs and cost.pingpong else 1.0,
             cost.persistent, cost.stream_k, cost.pingpong, cost.exchanges, cost.gathering,
         )  # fmt: skip
         nothing = [0.0] * (len(View._fields) - len(self.view))

@@ -38,7 +38,7 @@ def allocate(BYTES: gl.constexpr):
 @gluon.jit
 def keep(memory):
     """Use an allocation: write its last 128 words, which PTX leaves alone."""
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     last = memory.index(memory.shape[0] - 1)
     last.slice(WORDS - 128, 128).store(gl.zeros([128], gl.int32, layout))
 

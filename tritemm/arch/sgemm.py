@@ -1,0 +1,149 @@
+"""Tiles of `sgemm`: what they need, which one a problem gets, and their arguments."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from triton.experimental.gluon.language import NVMMASharedLayout
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from ..problem import Config, Constraint, Problem, Tile, field
+from ..runtime.workspace import Room
+from ..spec import Arguments
+from . import sm90
+from .descriptors import HAS_TMA
+from .limits import PARTS, SINGLE_COLUMNS, indices, launchable
+from .lines import Box, once_per, readable, sizes
+from .roles import A_RING, NO_INTERPRETER, partial_sums
+
+#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; registers of a thread at most, programs of an SM, and
+#: the share of what large tiles reach that these do, where an SM is full of them: on an H200.
+TILES = {
+    (256, 128, 32, 8, 4): (255, 1, 1.0),
+    (128, 64, 16, 4, 4): (168, 3, 0.94),
+    (64, 128, 16, 4, 4): (168, 3, 0.94),
+    (64, 64, 16, 4, 4): (128, 4, 0.90),
+    (64, 64, 16, 2, 4): (168, 6, 0.92),
+    (32, 64, 32, 4, 4): (128, 4, 0.80),
+    (32, 32, 32, 2, 4): (128, 8, 0.75),
+}
+#: Parts that K is cut into, of `LEAST` elements at least.
+SPLITS, LEAST = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), 64
+#: FMA of an SM and clock that large tiles reach; clocks that a product takes beside its tiles, one
+#: in parts more, and a program; and the warps with which an SM reaches half of what it can.
+RATE, START, REDUCTION, PROGRAM, HALF = 100.0, 4000.0, 2500.0, 1200.0, 2.0
+
+NEEDS = (
+    SINGLE_COLUMNS,
+    NO_INTERPRETER,
+    HAS_TMA,
+    Constraint(
+        "fp32 operands are multiplied as they are here, and these are {p.a.dtype} ({p.precision})",
+        lambda p: p.by_ffma,
+    ),
+    readable,
+    indices,
+    launchable(lambda p: configs(p)),
+)
+
+
+class FfmaTile(Tile):
+    """A tile whose threads have 128, 64, 32 or 16 elements each."""
+
+    needs = (
+        Constraint(
+            "a thread has {t.each} elements of C; tiles of {t.possible} are possible",
+            lambda t: t.key in TILES,
+        ),
+        A_RING,
+        field("PARTS", "1 is possible here", lambda n: n == 1),
+        *PARTS,
+    )
+
+    @property
+    def key(self) -> tuple[int, int, int, int, int]:
+        c = self.c
+        return c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages
+
+    @property
+    def each(self) -> int:
+        return self.c.BLOCK_M * self.c.BLOCK_N // (32 * self.c.num_warps)
+
+    @property
+    def possible(self) -> str:
+        return ", ".join("x".join(map(str, tile[:3])) for tile in TILES)
+
+    @functools.cached_property
+    def boxes(self) -> tuple[Box, Box]:
+        p, c = self.p, self.c
+        a, b = (c.BLOCK_M, c.BLOCK_K), (c.BLOCK_K, c.BLOCK_N)
+        return Box.of(p, p.a, *a), Box.of(p, p.b, *b)
+
+    @classmethod
+    def workspace(cls, problem: Problem, config: Config) -> Room | None:
+        """Where K is cut: for the sums of each part, and a counter for each tile."""
+        if config.SPLIT_K == 1:
+            return None
+        tiles = config.tiles(problem)
+        size = config.BLOCK_M * config.BLOCK_N
+        return partial_sums(problem, tiles * config.SPLIT_K * size, tiles)
+
+    @classmethod
+    def arguments(cls) -> Arguments:
+        def fixed(problem: Problem, config: Config) -> dict[str, Any]:
+            a, b = cls(problem, config).boxes
+            cut = {"parts": config.SPLIT_K, "SPLIT": config.SPLIT_K > 1}
+            return sizes(problem) | cut | {"A_MAJOR": a.major, "B_MAJOR": b.major}
+
+        def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
+            boxes = cls(problem, config).boxes
+            partials, counters = work or (None, None)
+            return {
+                "a_desc": _described(boxes[0], a, boxes[0].major == "N"),
+                "b_desc": _described(boxes[1], b, boxes[1].major == "T"),
+                "c_ptr": c, "partials_ptr": partials, "counters_ptr": counters,
+            }  # fmt: skip
+
+        def options(problem: Problem, config: Config) -> dict[str, Any]:
+            registers, *_ = TILES[cls(problem, config).key]
+            return {"maxnreg": registers}
+
+        return Arguments(fixed, tensors, cls.workspace, options)
+
+
+def _described(box: Box, tensor, along_k: bool) -> TensorDescriptor:
+    """The descriptor of a box, whose lines are swizzled where they lie along K."""
+    width = min(sm90.LINE_BYTES, 4 * box.block[-1]) if along_k else 0
+    layout = NVMMASharedLayout(width, 32, len(box.block))
+    return TensorDescriptor(tensor, box.shape, box.strides, box.block, layout)
+
+
+def suits(problem: Problem) -> bool:
+    """Whether both sides of C have some elements; of few rows, `gemv` reads the other side once."""
+    M, N, *_ = problem.typical
+    return problem.by_ffma and min(M, N) > 8
+
+
+@once_per(lambda p: (p.M, p.N, p.K, p.batches, p.device.sms))
+def configs(problem: Problem) -> tuple[Config, ...]:
+    """The one that is expected to take the least time."""
+    found: list[tuple[float, int, Config]] = []
+    for tile in TILES:
+        for split in SPLITS:
+            if split == 1 or split * LEAST <= problem.K:
+                config = Config(*tile, "grouped", 8, SPLIT_K=split)
+                found.append((_clocks(problem, config, *TILES[tile][1:]), len(found), config))
+    return (min(found)[-1],)
+
+
+def _clocks(problem: Problem, config: Config, together: int, share: float) -> float:
+    """Clocks that the busiest SM is expected to take."""
+    units = -(-config.units(problem) // problem.device.sms)
+    warps = config.num_warps * min(units, together)
+    full = config.num_warps * together
+    rate = RATE * share * (warps / (warps + HALF)) * ((full + HALF) / full)
+    terms = -(-problem.K // config.SPLIT_K) + 2 * config.BLOCK_K
+    work = units * config.BLOCK_M * config.BLOCK_N * terms / rate
+    started = -(-units // together) * PROGRAM
+    return START + started + work + REDUCTION * (config.SPLIT_K > 1)
