@@ -57,9 +57,14 @@ def splits(problem: Problem) -> bool:
 
 
 def turned(problem: Problem) -> str:
-    """The operands that WGMMA reads only with K contiguous, and that are stored otherwise."""
+    """The operands that WGMMA reads only with K contiguous, and that are stored otherwise.
+
+    Of FFMA, the smaller one where both lie along K: registers are short then.
+    """
     dtype = problem.a.dtype
-    if problem.by_ffma or (dtype.itemsize > 1 and dtype != torch.float32):
+    if problem.by_ffma:
+        return min("ba", key=problem.copied) if problem.layout == "NT" else ""
+    if dtype.itemsize > 1 and dtype != torch.float32:
         return ""
     return "a" * (problem.a.layout != "N") + "b" * (problem.b.layout != "T")
 

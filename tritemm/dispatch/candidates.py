@@ -1,7 +1,7 @@
 """What a problem may be run with: rungs, their configs, swapped operands, copied operands.
 
-Copies are of what TMA refuses, or of what tensor cores read better once it is copied, with K
-contiguous.
+Copies are of what TMA refuses, or of what is read better once it is copied: by tensor cores with K
+contiguous, by FFMA one of the two across K.
 """
 
 from __future__ import annotations

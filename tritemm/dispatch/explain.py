@@ -83,6 +83,8 @@ class Choice:
             lines.append(f"split      a and b, into {PLANES} planes of bf16 each; {products}")
         elif self.config.PACK:
             slow = "tensor cores read this type with K contiguous"
+            if self.problem.by_ffma:
+                slow = "FFMA is short of registers where both lie along K"
             why = reasons.get(self.kernel.name, slow)
             lines.append(f"packed     {' and '.join(self.config.PACK)}, because {why}")
         if self.config.SWAP:

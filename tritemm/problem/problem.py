@@ -213,8 +213,8 @@ class Problem:
     def packed(self, operands: str) -> Problem:
         """The problem after the `operands` ("a", "b" or "ab") were copied to lines for TMA.
 
-        Operands of 16 bits, or of FFMA, keep their major; WGMMA reads all others only with K
-        contiguous. Of groups the lines are those that `across` says.
+        16-bit operands keep their major; WGMMA reads all others only with K contiguous. FFMA has
+        registers for one operand along K. Of groups the lines are those that `across` says.
         """
         if not operands:
             return self
@@ -229,8 +229,10 @@ class Problem:
             if name not in operands:
                 continue
             matrix = getattr(self, name)
-            if (matrix.dtype.itemsize == 2 or self.by_ffma) and matrix.layout != "-":
+            if matrix.dtype.itemsize == 2 and matrix.layout != "-":
                 major = matrix.layout
+            elif self.by_ffma:
+                major = "T" if operands + self.b.layout == "aT" else "N"
             changes[name] = matrix.packed(self.across.get(name, major), self.batches)
         known[operands] = dataclasses.replace(self, **changes)
         return known[operands]

@@ -369,9 +369,11 @@ class Rows(Bounded):
         super().__init__(4096)
         self.kernel, self.kind, self.constants = kernel, kind, constants
         cost, word, rung = kernel.cost, kind.word(kernel), constants.rung(kernel)
+        slow = cost.register_tiles and kind.layouts == "NT"
         #: Those numbers of `View` that the sizes don't change.
         self.view = (
-            rung.launch, rung.cold, rung.ends, rung.shown, constants.efficiency(kernel, word),
+            rung.launch, rung.cold, rung.ends, rung.shown,
+            constants.efficiency(kernel, word) * (_ALONG_K if slow else 1),
             *rung.load.get(word, (kind.load, constants.ends)),
             kind.flop, kind.itemsize, kind.element, kind.by_threads, kind.epilogue,
             kind.turned(kernel), kind.ffma and not cost.register_tiles,
@@ -398,6 +400,8 @@ def tile_of(numbers: Sequence[int]) -> tuple[int, ...]:
     return (*numbers[:5], numbers[6])
 
 
+#: What is left of the rate of FFMA where both operands lie along K.
+_ALONG_K = 0.93
 #: The fields of `Tile` before those of two operands, which are three.
 _SINGLE = Tile._fields.index("drawn")
 
