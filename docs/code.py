@@ -82,7 +82,7 @@ def record(chosen: Sequence[str] = ()) -> dict[str, Any]:
 
 def _triton(kernel: Kernel, word: str, sm: int) -> dict[str, Any]:
     index = int(word.partition("[")[2].rstrip("]") or 0)
-    job = asm.Job(kernel.name, sm, layout=LAYOUT, dtype=DTYPE, config=index, **cut(kernel))
+    job = asm.Job(kernel.name, sm, layout=LAYOUT, config=index, **cut(kernel))
     dumped = Path(os.environ["TRITON_CACHE_DIR"])
     before = set(dumped.glob("*/*.ttgir"))
     result = asm.compile_many([job], "text", apart=True)[0]

@@ -37,6 +37,11 @@ def needs_nvcc():
         pytest.skip(str(reason))
 
 
+def typed(kernel, dtype):
+    """`dtype`, or that of a rung that takes no other."""
+    return kernel.limits.dtype or dtype
+
+
 rungs = pytest.mark.parametrize("kernel", [rung_param(kernel) for kernel in RUNGS])
 
 

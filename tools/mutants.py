@@ -90,9 +90,9 @@ FAULTS = (
     ),
     Fault(
         "the last step of K is not loaded by a cluster", "kernels/device/cluster_mainloop.py",
-        "k = (unit.first + step) * SHAPE.BLOCK_K + line * LINE\n",
+        "k_a, k_b = k_a * SHAPE.BLOCK_K, k_b * SHAPE.BLOCK_K\n",
         "last = (step == unit.steps - 1).to(gl.int32) * 2**20\n"
-        "                k = (unit.first + step + last) * SHAPE.BLOCK_K + line * LINE\n",
+        "            k_a, k_b = (k_a + last) * SHAPE.BLOCK_K, (k_b + last) * SHAPE.BLOCK_K\n",
         SIZES, CLUSTER, "cluster",
     ),
     Fault(

@@ -99,8 +99,9 @@ class Trial:
 
 
 def by_hand() -> list[Kernel]:
-    """The rungs in Gluon."""
-    return [kernel for kernel in RUNGS if getattr(kernel.fn, "is_gluon", lambda: False)()]
+    """The rungs in Gluon, for 16-bit operands."""
+    gluon = [kernel for kernel in RUNGS if getattr(kernel.fn, "is_gluon", lambda: False)()]
+    return [kernel for kernel in gluon if not kernel.limits.dtype]
 
 
 def configs(kernel: Kernel, layout: str, types, device: Device) -> list[Config]:

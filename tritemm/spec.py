@@ -93,6 +93,8 @@ class Limits:
     configs: Callable[[Problem], tuple[Config, ...]]
     needs: tuple[Need, ...] = ()
     tile: type[Tile] = Tile
+    #: The one type of operands that it takes, if it takes no other.
+    dtype: torch.dtype | None = None
     #: Whether tiles may have other sizes than powers of two; the `tile` says which.
     odd_tiles: bool = False
     #: Whether it computes the triangle of a symmetric C.

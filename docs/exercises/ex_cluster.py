@@ -38,6 +38,7 @@ def asked(
     shape = SimpleNamespace(
         BLOCK_M=rows, BLOCK_N=columns, BLOCK_K=64, STAGES=4, CLUSTER=programs, SHARED=shared,
         A_MAJOR="N", B_MAJOR="T", BATCHED=False, RING=0, SUMS="whole",
+        PRODUCTS=1,
     )  # fmt: skip
     notes = Notes()
     with cluster_loop(shape, rank, notes) as kernel:

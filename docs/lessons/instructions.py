@@ -6,6 +6,7 @@ from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from docs import code
 from perf.competitors import rung_of, twins
 from perf.tables import Table, markdown
+from tritemm.compile.asm import own_type
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
@@ -39,7 +40,7 @@ def table(kernel: Kernel, below: str | None) -> str:
         title = f"**{title}**" if name == kernel.name else title
         rows.append([title, *counts, str(entry["registers"])])
     mine = entries[kernel.name]
-    product = f"4096³ {code.LAYOUT}, {code.DTYPE}, in {mine['kernel']}"
+    product = f"4096³ {code.LAYOUT}, {own_type(kernel)}, in {mine['kernel']}"
     for name in entries:
         if name in own and code.cut(own[name]):
             product += f"; {name}'s rows are those of {code.GROUPS} groups"

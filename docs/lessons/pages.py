@@ -12,6 +12,7 @@ from perf import tables
 from perf.rows import Row
 from perf.select import latest_ladder
 from perf.views import newest_suite
+from tritemm.compile.asm import own_type
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
@@ -160,7 +161,7 @@ def commands(kernel: Kernel) -> str:
     return "\n".join([
         "```console",
         *(f"$ python -m tritemm asm {kernel.name} --sm {sm} {problem}" for sm in kernel.signs),
-        f"$ python -m perf ladder --only {kernel.name} --dtype bf16   # needs a GPU",
+        f"$ python -m perf ladder --only {kernel.name} --dtype {own_type(kernel)}   # needs a GPU",
         f"$ python -m perf profile {kernel.name}   # needs a GPU and Nsight Compute",
         "```",
     ])  # fmt: skip

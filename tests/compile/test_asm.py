@@ -160,7 +160,7 @@ def test_instructions_are_counted_alike_alone_and_together():
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_fp_fusion_is_asked_for(rung):
-    job = asm.Job(rung.name, dtype="bf16")
+    job = asm.Job(rung.name)
     problem, config = asm.problem_of(job), asm.configs_of(job)[0]
     launch = rung.prepare(problem, config, *pool.operands(config.view(problem)))
     assert launch.options["enable_fp_fusion"] is True

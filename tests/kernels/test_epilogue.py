@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from tests.harness import DEVICE, ids, operand, operands, run, rung_param, rung_sweep
+from tests.harness import DEVICE, ids, operand, operands, run, rung_param, rung_sweep, typed
 from tests.kernels.test_signs import expect_no_faults
 from tests.sweep import drawn
 from tritemm.compile import asm
@@ -70,9 +70,10 @@ def test_which_rungs_fuse():
 def test_configs(kernel, layout):
     """Several tiles and steps, the last of them incomplete; swapped as well. Configs are drawn."""
     M, N, K = 392, 456, 1096
-    a, b = operands(M, N, K, BF16, layout)
-    ending = ending_of(ENDINGS["all-transposed"], M, N, BF16)
-    problem = Problem.of(a, b, torch.empty(M, N, dtype=BF16, device=DEVICE))
+    dtype = typed(kernel, BF16)
+    a, b = operands(M, N, K, dtype, layout)
+    ending = ending_of(ENDINGS["all-transposed"], M, N, dtype)
+    problem = Problem.of(a, b, torch.empty(M, N, dtype=dtype, device=DEVICE))
     for config in drawn(kernel.configs(problem), 3):
         assert run(kernel, a, b, config=config, ending=ending) is None
         swapped = dataclasses.replace(config, SWAP=True)

@@ -99,7 +99,8 @@ def test_signs_are_mnemonics_that_the_tool_knows():
 
 
 def signed_jobs(kernel, sm) -> list[asm.Job]:
-    """16-bit problems: every config and layout, with types and raggedness that take turns.
+    """16-bit problems, or those of the rung's own type: every config and layout, with types and
+    raggedness that take turns.
 
     The first is that of the demo, which finds it in the cache. On sm_80, where rungs are simple,
     two of the layouts.
@@ -107,6 +108,8 @@ def signed_jobs(kernel, sm) -> list[asm.Job]:
     others, first = ["NN", "TN", "TT"], kernel.number % 3
     layouts = ["NT", *others[first:], *others[:first]]
     dtypes, sizes = ("bf16", "fp16"), (EVEN, RAGGED)
+    if kernel.limits.dtype:
+        dtypes = (asm.own_type(kernel),) * 2
     count = max(4 if sm == 90 else 2, len(per_config(asm.Job(kernel.name, sm))))
     turns = [(dtypes[i % 2], sizes[i // 2 % 2], layouts[i % 4], i) for i in range(count)]
     if EVERY:
@@ -210,7 +213,7 @@ def test_fp32_before_hopper_stays_in_registers(rung, K, precision, layout):
 @pytest.mark.latest
 @pytest.mark.parametrize("kernel", LADDER)
 def test_compiles_on_blackwell(kernel):
-    jobs = per_config(asm.Job(kernel.name, 100, dtype="bf16"))
+    jobs = per_config(asm.Job(kernel.name, 100))
     expect_no_faults(jobs if EVERY else jobs[:1] or refused(kernel, 100), "usage")
 
 

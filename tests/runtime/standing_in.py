@@ -104,7 +104,7 @@ def install(monkeypatch):
         return launching(self, view, config)
 
     def packed(problem, operands, a, b):
-        return *pack_of_operands(problem, operands, a, b)[:2], copying(problem, operands)
+        return *pack_of_operands(problem, operands, a, b)[:3], copying(problem, operands)
 
     monkeypatch.setattr(spec.TritonKernel, "launch", launched)
     monkeypatch.setattr(plan, "pack", packed)

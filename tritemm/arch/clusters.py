@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ..kernels.device import cluster_mainloop, scheduler, wgmma
 from ..kernels.device.cluster_mainloop import BARRIERS
-from ..kernels.device.planes import COLUMNS
+from ..kernels.device.planes import PART_COLUMNS
 from ..problem import PRODUCTS, Config, Constraint, Device, Matrix, Problem, field
 from ..runtime.triton_private import clusters_why_not
 from . import roles, sm90
@@ -119,7 +119,7 @@ class ClusterTile(RoleTile):
         """Columns whose accumulators the consumers' registers hold, at most."""
         if self.facts.sums in PRODUCTS:
             # Partial sums are of so many columns at most, and cut as the accumulator is.
-            most, few = self.most_accumulators, COLUMNS.value
+            most, few = self.most_accumulators, PART_COLUMNS.value
             whole = few if self.c.BLOCK_N % 64 else (2 * most - few) // self.slabs
             return whole if whole > few else min(few, 2 * most // (self.slabs + 1))
         each = self.slabs * self.accumulators + (self.facts.sums != "whole")

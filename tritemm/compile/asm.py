@@ -68,19 +68,25 @@ NARROW = dict.fromkeys(FP8, torch.float32) | {torch.int8: torch.int32}
 OPERANDS = [short_name(dtype) for dtype in ACCUMULATE]
 
 
+def own_type(kernel: Kernel) -> str:
+    """bf16, or the type of a rung that takes no other."""
+    return short_name(kernel.limits.dtype or torch.bfloat16)
+
+
 @dataclasses.dataclass(frozen=True)
 class Job:
     """One kernel to compile: a rung, an architecture, a problem and a config of the rung.
 
     `layout` is that of A and B, N as written or T transposed. `batch` is C's; `a_batch` and
     `b_batch` are those of A and B before they are broadcast to it, the same unless given.
-    `config` is an index into the rung's configs for the problem, or a `Config`. Types are names:
-    "bf16" or "bfloat16". `activation`, `bias` and `residual` (both of the result's type) are the
-    epilogue's; with swiglu or geglu, C has N / 2 columns; a `symmetric` C is square. The products
-    of the `batch` are `groups` if that is m, n or k: what is cut. `scales` are the recipes of A's
-    and of B's, "row,block2d", of operands of fp8_e4m3fn, fp8_e5m2 or int8, and sums of fp8 are
-    promoted unless they are `fast`; groups of K are in blocks then. Raises ValueError where a value
-    is not one of those known.
+    `config` is an index into the rung's configs for the problem, or a `Config`. Types are
+    names: "bf16" or "bfloat16"; that of the operands is the rung's own unless given.
+    `activation`, `bias` and `residual` (both of the result's type) are the epilogue's; with
+    swiglu or geglu, C has N / 2 columns; a `symmetric` C is square. The products of the `batch`
+    are `groups` if that is m, n or k: what is cut. `scales` are the recipes of A's and of B's,
+    "row,block2d", of operands of fp8_e4m3fn, fp8_e5m2 or int8, and sums of fp8 are promoted
+    unless they are `fast`; groups of K are in blocks then. Raises ValueError where a value is
+    not one of those known.
     """
 
     rung: str
@@ -89,7 +95,7 @@ class Job:
     N: int = 4096
     K: int = 4096
     layout: str = "NN"
-    dtype: str = "bf16"
+    dtype: str = ""
     out_dtype: str | None = None
     accumulate: str | None = None
     precision: str = "ieee"
@@ -107,6 +113,8 @@ class Job:
 
     def __post_init__(self) -> None:
         _one_of("rung", self.rung, [rung.name for rung in RUNGS])
+        if not self.dtype:
+            object.__setattr__(self, "dtype", own_type(self.kernel))
         named(self.sm)
         _one_of("layout", self.layout, LAYOUTS)
         _one_of("activation", self.activation, ("", *_ACTIVATIONS))
@@ -399,7 +407,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rung", metavar="RUNG", help=_list(rung.name for rung in RUNGS))
     for option, default, meaning in (
         ("--sm", "90", f"architecture: {_list(DEVICES)}"),
-        ("--dtype", "bf16", f"type of the operands: {_list(OPERANDS)}"),
+        ("--dtype", None, f"type of the operands: {_list(OPERANDS)} (default: the rung's own)"),
         ("--out-dtype", None, "type of the result (default: the operands'; int32 for int8)"),
         ("--accumulate", None, "type of the accumulator (default: fp32, fp64 or int32)"),
         ("--precision", "ieee", f"how fp32 is multiplied: {_list(PRECISIONS)}"),
@@ -451,7 +459,7 @@ def _job(args: argparse.Namespace) -> Job:
     layout = parts[3].upper() if len(parts) == 4 else LAYOUT
     return Job(
         args.rung, sm_of(args.sm), M, N, K, layout,
-        args.dtype, args.out_dtype, args.accumulate, args.precision,
+        args.dtype or "", args.out_dtype, args.accumulate, args.precision,
         config=_integer("--config", args.config), activation=args.activation, bias=args.bias,
         residual=args.residual, symmetric=args.symmetric, scales=args.scales,
         fast=args.fast,

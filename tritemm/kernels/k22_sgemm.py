@@ -8,6 +8,7 @@ Needs         sm_90; fp32 with 16-byte aligned rows or columns; Gluon
 Note          21 FFMA for each LDS.128 in tiles of 256 x 128. TMA and barriers are PTX.
 """
 
+import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -55,13 +56,15 @@ def sgemm_kernel(
     begin = steps * split // parts
     steps = steps * (split + 1) // parts - begin
 
-    whole = allocate(BYTES + 1024)
+    # Barriers behind the ring; and whole tiles of both operands, so that it can be seen as either.
+    ROOM: gl.constexpr = BYTES + max(A_BYTES, B_BYTES)
+    whole = allocate(ROOM)
     memory = shared_memory()
     bars = memory + BYTES
     barrier_init(bars, STAGES, gl.num_warps(), 0)
     barrier()
-    a_tiles = tiles_view(whole, BLOCK_M, BLOCK_K, BYTES, A_ALONG_K)
-    b_tiles = tiles_view(whole, BLOCK_N, BLOCK_K, BYTES, B_ALONG_K)
+    a_tiles = tiles_view(whole, BLOCK_M, BLOCK_K, ROOM, A_ALONG_K)
+    b_tiles = tiles_view(whole, BLOCK_N, BLOCK_K, ROOM, B_ALONG_K)
     KERNEL_NAME: gl.constexpr = sgemm_kernel.__name__
     LOAD: gl.constexpr = load_text(
         KERNEL_NAME, BATCHED, EMPTY, A_BYTES, B_BYTES, A_FIRST, B_FIRST, A_ALONG_K, B_ALONG_K
@@ -122,7 +125,7 @@ def sgemm_kernel(
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=sgemm_kernel, interpreted=None,
     arguments=FfmaTile.arguments(), grid=lambda problem, config: config.units(problem),
-    limits=Limits(configs, needs=NEEDS, tile=FfmaTile),
+    limits=Limits(configs, needs=NEEDS, tile=FfmaTile, dtype=torch.float32, in_order=False),
     policy=Policy(supersedes=True, suits=suits, branch="fp32"),
     cost=CostHint(1.2, register_tiles=True),
 )  # fmt: skip

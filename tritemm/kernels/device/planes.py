@@ -19,7 +19,7 @@ from .promote import slabs_each
 from .wgmma import pinned, wgmma
 
 #: Columns of partial sums that have registers beside an accumulator.
-COLUMNS = gl.constexpr(128)
+PART_COLUMNS = gl.constexpr(128)
 #: What undoes the factors of both operands' planes.
 UNDO = gl.constexpr(2.0**-32)
 
@@ -27,13 +27,13 @@ UNDO = gl.constexpr(2.0**-32)
 @gluon.constexpr_function
 def blocks_of(columns):
     """Parts of a slab's columns whose partial sums are made one after another."""
-    return -(-columns // COLUMNS.value)
+    return -(-columns // PART_COLUMNS.value)
 
 
 @gluon.constexpr_function
 def block_columns(columns, index):
-    """Columns of such a part: `COLUMNS`, or the rest."""
-    return min(COLUMNS.value, columns - index * COLUMNS.value)
+    """Columns of such a part: `PART_COLUMNS`, or the rest."""
+    return min(PART_COLUMNS.value, columns - index * PART_COLUMNS.value)
 
 
 @gluon.jit
@@ -41,7 +41,7 @@ def start(loop, stage, SLAB: gl.constexpr, BLOCK: gl.constexpr, SHAPE: gl.conste
     """Begin to multiply a block of columns of a consumer's slab, for sums of this step alone."""
     at = stage * (line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR) // 16)
     return wgmma(
-        (), loop.a + at + SLAB * (64 * 128 // 16), loop.b + at + BLOCK * (COLUMNS * 128 // 16),
+        (), loop.a + at + SLAB * (64 * 128 // 16), loop.b + at + BLOCK * (PART_COLUMNS * 128 // 16),
         block_columns(SHAPE.BLOCK_N, BLOCK), 1, SHAPE.TYPE, SHAPE.A_MAJOR, SHAPE.B_MAJOR,
     )  # fmt: skip
 

@@ -1,0 +1,72 @@
+"""Which elements of a tile are a thread's?
+
+A tile of C has `rows` x `columns` elements, which `warps` warps of 32 threads share: each has as many
+rows and as many columns of it, 16 x 8 if that makes all, or 8 x 8, 8 x 4 or 4 x 4. The lanes of a
+warp lie in 4 rows and 8 columns of lanes. Bit 0 of a lane's number is the lower bit of its row of
+lanes, bits 1 to 3 are its column, and bit 4 is the upper bit of its row. Warps lie in as many
+columns of warps as the tile then has room for, and in rows of these; warp 1 is to the right of warp
+0, if there is room.
+
+Along the rows, neighbours belong to the next lane, after the last lane to the next warp, and after
+the last warp to the first one's first lane again, for its second row; so it goes on until each has
+all of its rows. But where an operand is stored across K, a thread has 4 neighbours at a time, not
+one: rows if A is so (`a_along_k` is False), and columns if B is. Return the rows and the columns of
+thread number `thread`, two tuples in order.
+"""
+
+import random
+
+from tritemm.arch.sgemm import TILES
+from tritemm.kernels.device import ffma
+
+from . import Answer, same
+
+Elements = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def answer(
+    rows: int, columns: int, warps: int, a_along_k: bool, b_along_k: bool, thread: int
+) -> Elements:
+    each = rows * columns // (32 * warps)
+    high, wide = {128: (16, 8), 64: (8, 8), 32: (8, 4), 16: (4, 4)}[each]
+    lane, warp = thread % 32, thread // 32
+    warp_columns = columns // (8 * wide)
+
+    def side(own, lanes, lane, warps, warp, along_k):
+        vector = 1 if along_k else 4
+        first = (warp * lanes + lane) * vector
+        step = warps * lanes * vector
+        return tuple(first + i * step + j for i in range(own // vector) for j in range(vector))
+
+    row = lane % 2 + lane // 16 * 2
+    down = side(high, 4, row, rows // (4 * high), warp // warp_columns, a_along_k)
+    across = side(wide, 8, lane // 2 % 8, warp_columns, warp % warp_columns, b_along_k)
+    return down, across
+
+
+def owned(
+    rows: int, columns: int, warps: int, a_along_k: bool, b_along_k: bool, thread: int
+) -> Elements:
+    """Those of the kernel's layout, by its bases."""
+    layout = ffma.acc_layout(rows, columns, warps, a_along_k, b_along_k)
+    row = column = 0
+    for i, basis in enumerate([*layout.lane_bases, *layout.warp_bases]):
+        if thread >> i & 1:
+            row, column = row ^ basis[0], column ^ basis[1]
+    places = [(row, column)]
+    for down, across in layout.reg_bases:
+        places += [(r ^ down, c ^ across) for r, c in places]
+    return tuple(sorted({r for r, _ in places})), tuple(sorted({c for _, c in places}))
+
+
+def check(function: Answer) -> None:
+    """Against the layout of the rung's accumulator, in each of its tiles."""
+    draw = random.Random(22)
+    for rows, columns, _, warps, _ in TILES:
+        for along in ((True, False), (True, True), (False, False), (False, True)):
+            for thread in (0, 1, 2, 31, 32 * warps - 1, draw.randrange(32 * warps)):
+                want = owned(rows, columns, warps, *along, thread)
+                same(
+                    function, want, rows=rows, columns=columns, warps=warps,
+                    a_along_k=along[0], b_along_k=along[1], thread=thread,
+                )  # fmt: skip
