@@ -9,6 +9,8 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from tritemm.dtypes import PRECISIONS
+
 from .case import ACCUMULATE, INT4_GROUP, OUTPUT, SCALINGS, WHOLE, Case, parse_layout
 
 SUITE = Path(__file__).resolve().parent / "suite.csv"
@@ -75,8 +77,8 @@ def _problem(given: Mapping[str, str], number: int) -> Problem:
             raise ValueError(f"{name} is a count of 1 or more, not {line[name]!r}")
         counts[name] = int(line[name])
     weight, dtype, precision = counts.pop("weight"), line["dtype"], "ieee"
-    if dtype == "tf32":
-        dtype, precision = "fp32", "tf32"
+    if dtype in PRECISIONS:
+        dtype, precision = "fp32", dtype
     for name in (dtype, line["out_dtype"]):
         if name not in ("", *ACCUMULATE, *OUTPUT.values()):
             raise ValueError(f"a type is one of {', '.join((*ACCUMULATE, 'tf32'))}, not {name!r}")

@@ -1,11 +1,11 @@
 """Which elements of a tile are a thread's?
 
-A tile of C has `rows` x `columns` elements, which `warps` warps of 32 threads share: each has as many
-rows and as many columns of it, 16 x 8 if that makes all, or 8 x 8, 8 x 4 or 4 x 4. The lanes of a
-warp lie in 4 rows and 8 columns of lanes. Bit 0 of a lane's number is the lower bit of its row of
-lanes, bits 1 to 3 are its column, and bit 4 is the upper bit of its row. Warps lie in as many
-columns of warps as the tile then has room for, and in rows of these; warp 1 is to the right of warp
-0, if there is room.
+A tile of C has `rows` x `columns` elements, which `warps` warps of 32 threads share equally. Each
+thread has a part of 16 rows and 8 columns, or of 8 x 8, 8 x 4 or 4 x 4. The lanes of a warp lie in
+4 rows and 8 columns of lanes. Bit 0 of a lane's number is the lower bit of its row of lanes, bits 1
+to 3 are its column, and bit 4 is the upper bit of its row. Warps lie in as many columns of warps as
+the tile then has room for, and in rows of these; warp 1 is to the right of warp 0, if there is
+room.
 
 Along the rows, neighbours belong to the next lane, after the last lane to the next warp, and after
 the last warp to the first one's first lane again, for its second row; so it goes on until each has
@@ -21,12 +21,10 @@ from tritemm.kernels.device import ffma
 
 from . import Answer, same
 
-Elements = tuple[tuple[int, ...], tuple[int, ...]]
-
 
 def answer(
     rows: int, columns: int, warps: int, a_along_k: bool, b_along_k: bool, thread: int
-) -> Elements:
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     each = rows * columns // (32 * warps)
     high, wide = {128: (16, 8), 64: (8, 8), 32: (8, 4), 16: (4, 4)}[each]
     lane, warp = thread % 32, thread // 32
@@ -46,7 +44,7 @@ def answer(
 
 def owned(
     rows: int, columns: int, warps: int, a_along_k: bool, b_along_k: bool, thread: int
-) -> Elements:
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Those of the kernel's layout, by its bases."""
     layout = ffma.acc_layout(rows, columns, warps, a_along_k, b_along_k)
     row = column = 0
@@ -64,7 +62,7 @@ def check(function: Answer) -> None:
     draw = random.Random(22)
     for rows, columns, _, warps, _ in TILES:
         for along in ((True, False), (True, True), (False, False), (False, True)):
-            for thread in (0, 1, 2, 31, 32 * warps - 1, draw.randrange(32 * warps)):
+            for thread in (0, 1, 2, 15, 16, 17, 31, 32 * warps - 1, draw.randrange(32 * warps)):
                 want = owned(rows, columns, warps, *along, thread)
                 same(
                     function, want, rows=rows, columns=columns, warps=warps,

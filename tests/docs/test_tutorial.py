@@ -81,7 +81,9 @@ def test_off_cubes_the_config_is_the_dispatchers(lesson, monkeypatch):
     assert measured.counters(lesson.rung, lesson.case) is None
     args = perf_parser().parse_args(asked[asked.index("profile") :])
     assert args.size == (lesson.case.M, lesson.case.N, lesson.case.K)
-    assert (args.rung, args.layout, args.dtype) == (lesson.rung, lesson.case.layout, "bf16")
+    assert (args.rung, args.layout, args.dtype) == (
+        lesson.rung, lesson.case.layout, lesson.case.dtype,
+    )  # fmt: skip
     assert args.chosen == (len(set(args.size)) > 1)
 
 
