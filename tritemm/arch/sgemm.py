@@ -12,7 +12,6 @@ from ..problem import Config, Constraint, Problem, Tile, field
 from ..runtime.workspace import Room
 from ..spec import Arguments
 from . import sm90
-from .descriptors import HAS_TMA
 from .limits import PARTS, SINGLE_COLUMNS, indices, launchable
 from .lines import Box, once_per, readable, sizes
 from .roles import A_RING, NO_INTERPRETER, partial_sums
@@ -21,12 +20,13 @@ from .roles import A_RING, NO_INTERPRETER, partial_sums
 #: FMA that it does in a clock where it is full of them.
 TILES = {
     (256, 128, 32, 8, 4): (255, 1, 95.4),
+    (128, 128, 16, 4, 4): (255, 2, 88.5),
     (128, 64, 16, 4, 4): (168, 3, 89.1),
     (64, 128, 16, 4, 4): (168, 3, 89.1),
     (64, 64, 16, 4, 4): (128, 4, 85.2),
-    (64, 64, 16, 2, 4): (168, 6, 85.1),
+    (64, 64, 16, 2, 4): (192, 5, 85.1),
     (32, 64, 32, 4, 4): (128, 4, 82.7),
-    (32, 32, 32, 2, 4): (128, 8, 72.1),
+    (32, 32, 32, 2, 4): (128, 6, 72.1),
 }
 #: Parts that K is cut into, of `LEAST` elements at least.
 SPLITS, LEAST = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), 64
@@ -38,7 +38,11 @@ START, PROGRAM, ENDS, REDUCTION, ELEMENT, HALF = 330.0, 410.0, 3.3, 2400.0, 0.12
 NEEDS = (
     SINGLE_COLUMNS,
     NO_INTERPRETER,
-    HAS_TMA,
+    Constraint(
+        "tiles have the registers of compute capability 9.0; {p.device.name} has "
+        "{p.device.version}",
+        lambda p: sm90.has_wgmma(p.device),
+    ),
     Constraint(
         "fp32 operands are multiplied as they are here, and these are {p.a.dtype} ({p.precision})",
         lambda p: p.by_ffma,
@@ -121,9 +125,8 @@ def _described(box: Box, tensor, along_k: bool) -> TensorDescriptor:
 
 
 def suits(problem: Problem) -> bool:
-    """Whether both sides of C have some elements; of few rows, `gemv` reads the other side once."""
-    M, N, *_ = problem.typical
-    return problem.by_ffma and min(M, N) > 8
+    """Whether it is no product with a vector."""
+    return problem.by_ffma and min(problem.M, problem.N) > 1
 
 
 @once_per(lambda p: (p.M, p.N, p.K, p.batches, p.device.sms))
