@@ -19,21 +19,21 @@ from .roles import A_RING, NO_INTERPRETER, partial_sums
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; registers of a thread at most, programs of an SM, and
 #: FMA that it does in a clock where it is full of them.
 TILES = {
-    (256, 128, 32, 8, 4): (255, 1, 95.4),
-    (128, 128, 16, 4, 4): (255, 2, 88.5),
-    (128, 64, 16, 4, 4): (168, 3, 89.1),
-    (64, 128, 16, 4, 4): (168, 3, 89.1),
-    (64, 64, 16, 4, 4): (128, 4, 85.2),
-    (64, 64, 16, 2, 4): (192, 5, 85.1),
-    (32, 64, 32, 4, 4): (128, 4, 82.7),
-    (32, 32, 32, 2, 4): (128, 6, 72.1),
+    (256, 128, 32, 8, 4): (255, 1, 95.1),
+    (128, 128, 16, 4, 4): (255, 2, 82.7),
+    (128, 64, 16, 4, 4): (168, 3, 87.5),
+    (64, 128, 16, 4, 4): (168, 3, 87.5),
+    (64, 64, 16, 4, 4): (128, 4, 84.7),
+    (64, 64, 16, 2, 4): (192, 5, 84.3),
+    (32, 64, 32, 4, 4): (128, 4, 79.3),
+    (32, 32, 32, 2, 4): (128, 6, 63.3),
 }
 #: Parts that K is cut into, of `LEAST` elements at least.
 SPLITS, LEAST = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), 64
 #: Clocks of a product beside its tiles, and of an SM's programs beside their steps; steps that a
 #: tile's beginning and end take; clocks to add up parts, and an element of these; and the warps
-#: with which an SM does half of what it can. All fitted to 900 times of an H200, to 4 %.
-START, PROGRAM, ENDS, REDUCTION, ELEMENT, HALF = 330.0, 410.0, 3.3, 2400.0, 0.12, 3.0
+#: with which an SM does half of what it can. All fitted to 1000 times of an H200, to 5 %.
+START, PROGRAM, ENDS, REDUCTION, ELEMENT, HALF = 700.0, 1670.0, 1.73, 3790.0, 0.093, 2.04
 
 NEEDS = (
     SINGLE_COLUMNS,
