@@ -28,8 +28,8 @@ TILES = {
     (32, 64, 32, 4, 4): (128, 4, 79.3),
     (32, 32, 32, 2, 4): (128, 6, 63.3),
 }
-#: Parts that K is cut into, of `LEAST` elements at least.
-SPLITS, LEAST = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), 64
+#: Parts that K is cut into, of `LEAST` elements at least; and of all tiles for each SM, at most.
+SPLITS, LEAST, MOST = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), 64, 10
 #: Clocks of a product beside its tiles, and of an SM's programs beside their steps; steps that a
 #: tile's beginning and end take; clocks to add up parts, and an element of these; and the warps
 #: with which an SM does half of what it can. All fitted to 1000 times of an H200, to 5 %.
@@ -135,8 +135,9 @@ def configs(problem: Problem) -> tuple[Config, ...]:
     found: list[tuple[float, int, Config]] = []
     for tile in TILES:
         for split in SPLITS:
-            if split == 1 or split * LEAST <= problem.K:
-                config = Config(*tile, "grouped", 8, SPLIT_K=split)
+            config = Config(*tile, "grouped", 8, SPLIT_K=split)
+            few = config.units(problem) <= MOST * problem.device.sms
+            if split == 1 or (few and split * LEAST <= problem.K):
                 found.append((_clocks(problem, config, *TILES[tile][1:]), len(found), config))
     return (min(found)[-1],)
 
