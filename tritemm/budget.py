@@ -21,8 +21,9 @@ of such sums are added in fp32: E = S (g8(128) 2^-13 + g(n) 2^-23). Scales, in f
 three roundings.
 
 Of fp32 by planes of bf16, the tensor core truncates sums of 64 elements, at most 4 times, and
-n = K / 64 of these are added in fp32; the products before them are 2^-8 as large, and there are up
-to 8 of these: E = S (4 + g(n) + K / 1024) 2^-23 + 2 u_in (|ref| + S s(K)).
+n = K / 64 of these are added in fp32. Up to 8 products come before them, of 2^-8 S at most each; in
+their sum half a unit is truncated every 16 elements, 8 (K / 16) 2^-9 units in all:
+E = S (4 + g(n) + K / 1024) 2^-23 + 2 u_in (|ref| + S s(K)).
 
 Where K is long, E is more than one term: a dropped one passes, at K = 65536 in fp32, and of fp16
 sums from K = 256 on. There exact sums decide. Where operands hold small integers and S is one that
@@ -42,7 +43,8 @@ import torch
 from .problem import ACCUMULATE, BLOCK, GATED, LINE, activated, span, spread
 
 #: Relative error that each way to multiply fp32 leaves in an operand: tf32 keeps 10 bits and
-#: truncates, bf16 keeps 7 and rounds; the split forms drop the product of the smallest parts.
+#: truncates, bf16 keeps 7 and rounds; the split forms drop products of the smallest parts, but for
+#: bf16x9.
 OPERAND_ERROR = {
     "ieee": 0.0,
     "tf32": 2**-10,

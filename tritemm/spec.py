@@ -212,12 +212,14 @@ class Kernel:
         if problem.scales and problem.sums not in self.limits.sums:
             how = {"whole": "have scales", "block": "have scales of blocks"}
             return f"operands {how.get(problem.sums, 'of fp8 are promoted every 128 terms')}"
-        if problem.planes and problem.sums not in self.limits.sums:
-            return "K runs over planes, of which it knows nothing"
-        if problem.splits and problem.precision == "bf16x9" and problem.device != INTERPRETER:
-            return (
-                'bf16x9 multiplies planes, which kernel="auto" makes; or PACK="ab" does in a config'
-            )
+        if problem.planes:
+            if problem.sums not in self.limits.sums:
+                return "K runs over planes, of which it knows nothing"
+            if problem.epilogue.symmetric or problem.groups:
+                return "planes are of products that are neither symmetric nor of groups"
+        elif problem.precision == "bf16x9" and problem.device != INTERPRETER:
+            made = 'kernel="auto" or a config with PACK="ab" makes on sm_90; elsewhere take ieee'
+            return f"bf16x9 is a product of planes, which {made}"
         return refusal(self.limits.needs, problem)
 
     def configs(self, problem: Problem) -> tuple[Config, ...]:

@@ -91,8 +91,9 @@ def test_refusals():
     assert "torch.bfloat16" in SGEMM.why_not(problem(64, 64, 64))
     assert "tf32" in SGEMM.why_not(fp32(64, 64, 64, precision="tf32"))
     asked = fp32(256, 256, 256)
-    assert "a thread has 32 elements" in why_not(SGEMM, asked, Config(64, 64, 32, 4, 4))
-    assert "256x128x32" in why_not(SGEMM, asked, Config(64, 64, 32, 4, 4))
+    assert "the tile is (64, 64, 32, 4, 4)" in why_not(SGEMM, asked, Config(64, 64, 32, 4, 4))
+    assert "(256, 128, 32, 8, 4), " in why_not(SGEMM, asked, Config(64, 64, 32, 4, 4))
+    assert SGEMM.configs(fp32(16, 16, 2**29, layout="NN"))[0].SPLIT_K == 1
     assert "K = 256 has 16 steps" in why_not(
         SGEMM, asked, Config(64, 64, 16, 4, 4, "grouped", 8, SPLIT_K=17)
     )

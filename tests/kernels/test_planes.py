@@ -1,6 +1,7 @@
 """fp32 as planes of bf16: what is split, what is multiplied, and what goes to FFMA."""
 
 import dataclasses
+import inspect
 import math
 
 import pytest
@@ -10,16 +11,15 @@ import tritemm
 from tests.harness import DEVICE, Guarded, assert_right, ids, operand, sweep
 from tritemm import budget, dispatch, plan
 from tritemm.compile import asm
-from tritemm.dispatch.request import why_not
+from tritemm.dispatch.request import Request, why_not
+from tritemm.kernels import pack as packing
 from tritemm.kernels.pack import copied_bytes, pack
-from tritemm.problem import LINE, PLANES, PRODUCTS, EpilogueInputs, Problem
+from tritemm.problem import LINE, PLANES, PRODUCTS, EpilogueInputs, EpilogueSpec, Problem
 from tritemm.rungs import find
 
 CLUSTER = find("cluster")
 FP32 = torch.float32
 gpu = pytest.mark.gpu
-#: fp32's largest and least numbers, and those between which nothing is special.
-VALUES = (3.4028235e38, 1.1754944e-38, 1.4e-45, 1e30, -1e-30, 1 + 2.0**-23, 0.0, -math.pi)
 
 
 def problem_of(a, b, precision="bf16x9", **more):
@@ -52,7 +52,6 @@ def test_planes_sum_up_to_the_operand(size, layout, batch, offset, aligned):
 
 
 def test_every_finite_number_below_2_to_111_is_the_sum_of_its_planes():
-    a = torch.tensor([VALUES], device=DEVICE)
     exponents = torch.arange(-149, 111, dtype=torch.float64)
     b = (exponents.exp2() * 1.7320508).to(FP32)[:, None].to(DEVICE)
     b = torch.cat([b, (exponents.exp2() * (2 - 2.0**-23)).to(FP32)[:, None].to(DEVICE)])
@@ -60,9 +59,12 @@ def test_every_finite_number_below_2_to_111_is_the_sum_of_its_planes():
     first, _, _, _ = pack(problem, "ab", b.mT, b)
     parts = first.double().split(problem.packed("ab").a.cols // PLANES, 1)
     assert torch.equal(sum(p[:, : len(b)] for p in parts), b.mT.double() * 2.0**16)
-    problem = problem_of(a, a.mT)
-    first, _, _, _ = pack(problem, "ab", a, a.mT)
-    assert first[0, 0] == math.inf  # which the product's flag is for
+
+
+def test_what_has_no_planes_becomes_infinite():
+    """Which the product's flag is for."""
+    a = torch.full((1, 1), torch.finfo(FP32).max, device=DEVICE)
+    assert pack(problem_of(a, a), "ab", a, a)[0][0, 0] == math.inf
 
 
 def test_bytes_are_those_of_the_copies_and_a_flag():
@@ -100,7 +102,7 @@ class TestChoice:
 
     def test_a_rung_without_planes_says_so(self, precision):
         if precision == "bf16x9":
-            with pytest.raises(ValueError, match="bf16x9 multiplies planes"):
+            with pytest.raises(ValueError, match="bf16x9 is a product of planes"):
                 self.explain(precision, 64, 64, 64, kernel="tiled")
         else:
             assert self.explain(precision, 64, 64, 64, kernel="tiled").kernel.name == "tiled"
@@ -133,13 +135,15 @@ def test_fp32_is_another_name_of_precision():
 
 
 def configs_of(problem):
-    """The rung's first and last configs of planes, and some that it doesn't list."""
+    """Some of the rung's configs of planes, and some that it doesn't list."""
     view = problem.packed("ab")
     own = CLUSTER.configs(view)
     more = [dataclasses.replace(own[0], BLOCK_M=m, BLOCK_N=n, num_stages=s)
             for m, n, s in ((256, 128, 3), (128, 192, 3), (256, 64, 4))]  # fmt: skip
     found = [dataclasses.replace(c, PACK="ab") for c in (*own[:2], own[-1], *more)]
-    return [c for c in found if why_not(CLUSTER, view, c) is None]
+    able = [c for c in found if why_not(CLUSTER, view, c) is None]
+    assert able
+    return able
 
 
 def run(problem, config, a, b, c, *more):
@@ -258,9 +262,12 @@ class TestFallback:
         a, b = torch.randn(1024, 1024, device=DEVICE), torch.randn(1024, 1024, device=DEVICE)
         a[5, 7] = math.inf
         c = torch.ones(1024, 1024, device=DEVICE)
+        assert tritemm.explain(a, b, precision="bf16x9").config.PACK == "ab"
         for _ in range(3):
             out = c.clone()
+            other = tritemm.matmul(a, b, residual=c, precision="bf16x9", out=torch.empty_like(c))
             tritemm.matmul(a, b, out=out, beta=1, precision="bf16x9")
+            assert torch.equal(out.nan_to_num(), other.nan_to_num())
             rest = torch.arange(1024, device=DEVICE) != 5
             assert not out[5].isfinite().any()
             want = a[rest].double() @ b.double() + 1
@@ -270,6 +277,7 @@ class TestFallback:
         a, b = torch.randn(1024, 1024, device=DEVICE), torch.randn(1024, 1024, device=DEVICE)
         out = torch.empty(1024, 1024, device=DEVICE)
         graph = torch.cuda.CUDAGraph()
+        assert tritemm.explain(a, b, precision="bf16x6").config.PACK == "ab"
         tritemm.matmul(a, b, precision="bf16x6", out=out)
         with torch.cuda.graph(graph):
             tritemm.matmul(a, b, precision="bf16x6", out=out)
@@ -291,6 +299,28 @@ def test_gradients_use_the_same(monkeypatch):
     assert [p.precision for p in asked] == ["bf16x9"] * 3
     want = 2 * (a @ b.mT).double() @ b.double()
     assert (a.grad - want).abs().max() < 1e-2
+
+
+def test_planes_are_made_of_both_operands():
+    asked = asm.problem_of(asm.Job("cluster", 90, 512, 512, 512, "NT", "fp32", precision="bf16x9"))
+    config = CLUSTER.configs(asked.packed("ab"))[0]
+    for pack_ in ("a", "b"):
+        word = Request("cluster", dataclasses.replace(config, PACK=pack_))
+        with pytest.raises(ValueError, match=r'bf16x9 is a product of planes, .* PACK="ab"'):
+            dispatch.choose(asked, str(word))
+    symmetric = dataclasses.replace(asked, epilogue=EpilogueSpec(symmetric=True))
+    with pytest.raises(ValueError, match="neither symmetric nor of groups"):
+        dispatch.choose(symmetric, str(Request("cluster", dataclasses.replace(config, PACK="ab"))))
+
+
+def test_lines_far_apart_are_split():
+    """A stride of 2**31 elements, in units of 16 bytes, is a number of 32 bits."""
+    problem = problem_of(torch.empty(2, 64), torch.empty(64, 2))
+    far = dataclasses.replace(problem.a, strides=(0, 0, 2**31, 1))
+    plan_ = packing._plan(dataclasses.replace(problem, a=far), "ab")
+    assert plan_.args["A_WAY"] == "split wide" and plan_.args["a_src_line"] == 2**29
+    code = inspect.getsource(packing.pack_matrix.fn)
+    assert "src_line = src_line.to(tl.int64)" in code
 
 
 def test_the_code_of_planes():

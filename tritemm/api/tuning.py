@@ -167,7 +167,7 @@ def _tune(
     tensors += scales[:2] if scales else ()
     if plan.is_trivial(problem.K, out):
         raise ValueError(f"there is nothing to tune: {problem} needs no kernel")
-    dispatch.choose(problem)  # raises if no kernel can
+    problem = dispatch.choose(problem).problem  # of fp32 by FFMA, where planes aren't chosen
     ranked = dispatch.ranked(problem)
     worth = [row for row in ranked if row[0] <= _WITHIN * ranked[0][0]]
     with _timing, torch.cuda.device_of(out):
@@ -275,6 +275,7 @@ def _wrong(kernel: Kernel, problem: Problem, config: Config, tensors) -> str | N
         for begin in range(0, out.shape[-1], _COLUMNS):
             part = slice(begin, begin + _COLUMNS)
             how: dict = {"accumulate": problem.accumulate, "precision": problem.precision}
+            how["planes"] = problem.splits and config.PACK == "ab"
             if scales:
                 how = {"scales": (*_of_lines(scales, problem, rows, part), problem.sums != "whole")}
             verdict = budget.check(

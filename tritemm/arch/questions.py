@@ -39,8 +39,8 @@ def copies(problem: Problem) -> list[str]:
     """
     if not sm90.has_tma(problem.device):
         return [""]
-    if splits(problem):
-        return ["ab"]
+    if problem.splits:
+        return ["ab" if planes(problem) else ""]
     slow, one = turned(problem), ""
     if slow == "ab" and problem.precision == "tf32" and sm90.has_wgmma(problem.device):
         one = min("ab", key=problem.copied)
@@ -50,10 +50,10 @@ def copies(problem: Problem) -> list[str]:
     return list(dict.fromkeys(("", refused, *more)))
 
 
-def splits(problem: Problem) -> bool:
-    """Whether fp32 is split into planes, or isn't multiplied as bf16x9 in another way."""
+def planes(problem: Problem) -> bool:
+    """Whether fp32 may be split into planes that WGMMA multiplies."""
     wgmma = problem.device != INTERPRETER and sm90.has_wgmma(problem.device)
-    return problem.splits and (wgmma or problem.precision == "bf16x9")
+    return problem.splits and wgmma
 
 
 def turned(problem: Problem) -> str:

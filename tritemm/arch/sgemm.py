@@ -12,7 +12,7 @@ from ..problem import Config, Constraint, Problem, Tile, field
 from ..runtime.workspace import Room
 from ..spec import Arguments
 from . import sm90
-from .limits import PARTS, SINGLE_COLUMNS, indices, launchable
+from .limits import COUNTED_K, PARTS, SINGLE_COLUMNS, indices, launchable
 from .lines import Box, once_per, readable, sizes
 from .roles import A_RING, NO_INTERPRETER, partial_sums
 
@@ -44,7 +44,7 @@ NEEDS = (
         lambda p: sm90.has_wgmma(p.device),
     ),
     Constraint(
-        "fp32 operands are multiplied as they are here, and these are {p.a.dtype} ({p.precision})",
+        "this rung multiplies fp32 as ieee, and operands are {p.a.dtype}, precision {p.precision}",
         lambda p: p.by_ffma,
     ),
     readable,
@@ -54,11 +54,12 @@ NEEDS = (
 
 
 class FfmaTile(Tile):
-    """A tile whose threads have 128, 64, 32 or 16 elements each."""
+    """One of `TILES`."""
 
     needs = (
         Constraint(
-            "a thread has {t.each} elements of C; tiles of {t.possible} are possible",
+            "the tile is {t.key}: BLOCK_M, BLOCK_N, BLOCK_K, warps and stages; {t.possible} are "
+            "possible",
             lambda t: t.key in TILES,
         ),
         A_RING,
@@ -71,13 +72,7 @@ class FfmaTile(Tile):
         c = self.c
         return c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages
 
-    @property
-    def each(self) -> int:
-        return self.c.BLOCK_M * self.c.BLOCK_N // (32 * self.c.num_warps)
-
-    @property
-    def possible(self) -> str:
-        return ", ".join("x".join(map(str, tile[:3])) for tile in TILES)
+    possible = ", ".join(map(str, TILES))
 
     @functools.cached_property
     def boxes(self) -> tuple[Box, Box]:
@@ -136,7 +131,7 @@ def configs(problem: Problem) -> tuple[Config, ...]:
     for tile in TILES:
         for split in SPLITS:
             config = Config(*tile, "grouped", 8, SPLIT_K=split)
-            few = config.units(problem) <= MOST * problem.device.sms
+            few = config.units(problem) <= MOST * problem.device.sms and not COUNTED_K(problem)
             if split == 1 or (few and split * LEAST <= problem.K):
                 found.append((_clocks(problem, config, *TILES[tile][1:]), len(found), config))
     return (min(found)[-1],)

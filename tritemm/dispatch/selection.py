@@ -42,7 +42,8 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
     request = Request.parse(kernel)
     rungs = RUNGS if request.kernel == "auto" else (find(request.kernel),)
     tuned = cache.lookup(problem) if kernel == "auto" else None
-    if request.kernel == "auto" and questions.splits(problem) and not tuned:
+    alone = problem.splits and problem.precision == "bf16x9"  # which is of planes or not at all
+    if request.kernel == "auto" and (alone or questions.planes(problem)) and not tuned:
         return _split_or_not(problem, kernel, request)
     if request.batch_invariant:
         why = "batch_invariant=True: sums in the same order for every M"
@@ -71,18 +72,16 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
 
 
 def _split_or_not(problem: Problem, kernel: str, request: Request) -> Choice:
-    """fp32 by planes; or as it is, by FFMA, which is no less exact, where that is no slower.
-
-    So it is where sums must have one order.
-    """
+    """fp32 by planes; or as it is, by FFMA, which rounds no operand, where that is no slower."""
     exact = choose(dataclasses.replace(problem, precision="ieee"), kernel)
-    apart = request.batch_invariant or problem.epilogue.symmetric or problem.groups
-    found = None if apart else least(groups(problem, RUNGS))
-    if found:
-        choice = Choice(problem, *found, "the least predicted time")
-        if problem.device != INTERPRETER and choice.predicted < exact.predicted:
-            return choice
-    return dataclasses.replace(exact, why=f"{exact.why}; as {problem.precision} it isn't faster")
+    able = questions.planes(problem) and not request.batch_invariant
+    found = least(groups(problem, RUNGS)) if able else None
+    if found is None:
+        return dataclasses.replace(exact, why=f"{exact.why}; {problem.precision} can't do this")
+    choice = Choice(problem, *found, "the least predicted time")
+    if choice.predicted < exact.predicted:
+        return choice
+    return dataclasses.replace(exact, why=f"{exact.why}; {problem.precision} would be slower")
 
 
 def forget() -> None:

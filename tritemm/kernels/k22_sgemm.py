@@ -21,7 +21,7 @@ from .device.mainloop import next_place
 from .device.ptx import asm, barrier_init, barrier_wait
 from .device.raster import raster, split_batch
 from .device.split_k import arrive_last
-from .device.tile import apply_epilogue, batch_offset, store
+from .device.tile import apply_epilogue, batch_offset, store, widen
 from .device.triton_contract import allocate, shared_memory
 
 
@@ -34,7 +34,7 @@ def sgemm_kernel(
     partials_ptr, counters_ptr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, ORDER: gl.constexpr, GROUP_M: gl.constexpr, SPLIT: gl.constexpr,
-    BATCHED: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr,
     BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     A_ALONG_K: gl.constexpr = A_MAJOR == "N"
@@ -56,7 +56,7 @@ def sgemm_kernel(
     begin = steps * split // parts
     steps = steps * (split + 1) // parts - begin
 
-    # Barriers behind the ring; and whole tiles of both operands, so that it can be seen as either.
+    # The barriers lie behind the ring, in room for a tile: views consist of whole tiles.
     ROOM: gl.constexpr = BYTES + max(A_BYTES, B_BYTES)
     whole = allocate(ROOM)
     memory = shared_memory()
@@ -117,8 +117,8 @@ def sgemm_kernel(
                 for j in gl.static_range(AT_ONCE):
                     part = partials_ptr + (first + j) * (BLOCK_M * BLOCK_N)
                     acc += gl.load(part, first + j < parts, 0.0, cache_modifier=".cg")
-        offs_m = (row + gl.arange(0, BLOCK_M, gl.SliceLayout(1, LAYOUT))).to(gl.int64)
-        offs_n = col + gl.arange(0, BLOCK_N, gl.SliceLayout(0, LAYOUT))
+        offs_m = widen(row + gl.arange(0, BLOCK_M, gl.SliceLayout(1, LAYOUT)), WIDE)
+        offs_n = widen(col + gl.arange(0, BLOCK_N, gl.SliceLayout(0, LAYOUT)), WIDE)
         r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
         epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
         acc = apply_epilogue(acc, epilogue, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)

@@ -24,7 +24,7 @@ import triton.language as tl
 from ..arch.limits import programs_why_not
 from ..arch.sm80 import MOST_PROGRAMS
 from ..arch.sm90 import launches_early
-from ..problem import PLANES, Matrix, Problem
+from ..problem import PLANE_FACTOR, PLANES, Matrix, Problem
 from ..runtime import binding
 from .device.tile import batch_offset, convert, follow, widen
 from .device.words import WORD, cut_words
@@ -42,9 +42,7 @@ WIDTHS = (256, 64, 32, 8)
 EDGE = {1: 128, 2: 64, 4: 64, 8: 32}
 #: Idle lanes per busy lane that are few.
 IDLE = 1 / 4
-#: Planes of an operand; and what they are the sum of, relative to it: so planes of the least
-#: subnormal fp32 number are numbers of bf16, too.
-COUNT, SHIFT = tl.constexpr(PLANES), tl.constexpr(2.0**16)
+COUNT, FACTOR = tl.constexpr(PLANES), tl.constexpr(PLANE_FACTOR)
 #: Bytes of the flag, of which 4 are used.
 FLAG = 16
 
@@ -93,7 +91,7 @@ def turn_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_
 @triton.jit
 def split_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_pitch, plane,
                 EDGE: tl.constexpr, WIDE: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
-    """Tile `pid` of an fp32 matrix, times SHIFT, as planes of bf16; with zeros to their end.
+    """Tile `pid` of an fp32 matrix, times FACTOR, as planes of bf16; with zeros to their end.
 
     Each is the nearest to what the ones before it leave, which is exact; an infinity leaves NaN.
     `dst_pitch` and the distance of two planes are in units of LINE bytes. Vectors are loaded whole,
@@ -107,11 +105,12 @@ def split_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst
     line = (pid // tiles * EDGE + tl.arange(0, EDGE))[:, None]  # [EDGE, 1]
     element = (pid % tiles * EDGE + tl.arange(0, EDGE))[None, :]  # [1, EDGE]
     # int64: lines * pitch can pass 2**31 elements
-    source = src_ptr + line.to(tl.int64) * src_line + element.to(tl.int64) * src_element
+    step = 1 if ALIGNED else src_element
+    source = src_ptr + line.to(tl.int64) * src_line + element.to(tl.int64) * step
     target = dst_ptr + line.to(tl.int64) * (dst_pitch * unit) + element
     readable = tl.cdiv(length, vector) * vector if ALIGNED else length
     rest = tl.load(source, mask=(line < lines) & (element < readable), other=0.0)
-    rest = tl.where(element < length, rest, 0.0) * SHIFT
+    rest = tl.where(element < length, rest, 0.0) * FACTOR
     inside = (line < rows) & (element < columns)
     for i in tl.static_range(COUNT):
         part = convert(rest, tl.bfloat16)
@@ -133,25 +132,21 @@ def pack_matrix(src_ptr, dst_ptr, pid, sizes, WAY: tl.constexpr, SIZE: tl.conste
     # int64: batches can lie 2**31 elements apart
     made: tl.constexpr = dst_ptr.dtype.element_ty.primitive_bitwidth // 8
     dst_ptr += tl.cast(batch, tl.int64) * dst_batch * (LINE // made)
-    if WAY == "split wide":
-        src_0 = src_0.to(tl.int64) * (VECTOR // SIZE)
-        src_1 = src_1.to(tl.int64) * (VECTOR // SIZE)
-        src_line *= VECTOR // SIZE
-    elif WAY == "turn wide":
+    if WAY == "turn wide" or WAY == "split wide":
         # Units of VECTOR bytes in the arguments are what tells the compiler the alignment.
         src_0 = src_0.to(tl.int64) * (VECTOR // SIZE)
         src_1 = src_1.to(tl.int64) * (VECTOR // SIZE)
-        src_element *= VECTOR // SIZE
+        if WAY == "turn wide":
+            src_element *= VECTOR // SIZE
+        else:
+            src_line = src_line.to(tl.int64) * (VECTOR // SIZE)
     src_ptr += batch_offset(batch // B1, batch % B1, src_0, src_1)
     if WAY == "copy":
         copy_lines(src_ptr, dst_ptr, pid, lines, length, src_line, dst_pitch,
                    SIZE, WIDTH, HEIGHT)  # fmt: skip
-    elif WAY == "split wide":
-        split_lines(src_ptr, dst_ptr, pid, lines, length, src_line, 1, dst_pitch, plane,
-                    EDGE, WIDE, True)  # fmt: skip
-    elif WAY == "split":
+    elif WAY == "split wide" or WAY == "split":
         split_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_pitch, plane,
-                    EDGE, WIDE, False)  # fmt: skip
+                    EDGE, WIDE, WAY == "split wide")  # fmt: skip
     elif WAY == "gather":
         turn_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_pitch,
                    SIZE, EDGE, False)  # fmt: skip
@@ -283,12 +278,13 @@ class Copy:
     def sizes(self, width: int) -> dict[str, int]:
         """What `pack_matrix` takes, in its units."""
         src_0, src_1, src_line, src_element = self.src
-        if self.way == "turn wide":
+        if self.way.endswith("wide"):
             vector = VECTOR.value // self.size
-            src_0, src_1, src_element = (s // vector for s in (src_0, src_1, src_element))
-        if self.way == "split wide":
-            vector = VECTOR.value // self.size
-            src_0, src_1, src_line = (s // vector for s in (src_0, src_1, src_line))
+            src_0, src_1 = src_0 // vector, src_1 // vector
+            if self.way == "turn wide":
+                src_element //= vector
+            else:
+                src_line //= vector
         unit = WORD.value if self.way == "copy" else LINE.value
         values = (
             self.tiles(width), self.lines, self.length, self.batches[1], src_0, src_1,
@@ -346,7 +342,7 @@ def copied_bytes(problem: Problem, operands: str) -> list[int]:
     """Bytes of the copy of each of the `operands` ("", "a", "b" or "ab"), and of the flag."""
     copies = _plan(problem, operands).copies if operands else {}
     size = problem.packed(operands).itemsize
-    flag = [FLAG] if copies and problem.splits else []
+    flag = [FLAG] if operands == "ab" and problem.splits else []
     return [size * copies[name][0] for name in operands] + flag
 
 

@@ -80,25 +80,24 @@ def run(kernel: Kernel, problem: Problem, config: Config, a, b, c, *more) -> lis
         return []
     calls = []
     with torch.cuda.device_of(c):
-        again: tuple = ()
+        original, flag = (a, b, c, *more), None
         if config.PACK:
-            given = a, b, c, *more
             a, b, flag, call = pack(problem, config.PACK, a, b)
             calls.append(call)
             if flag is not None:
-                more, again = (*more, flag), (*given, flag)
+                more = *more, flag
         if config.SWAP:
             a, b, c = b.mT, a.mT, c.mT
             turned = (t.mT if isinstance(t, torch.Tensor) and t.dim() > 1 else t for t in more)
             more = swapped(problem, tuple(turned))
         calls.append(kernel.launch(config.view(problem), config, a, b, c, *more))
-        if again:
-            calls.append(launch_guarded(problem, *again))
+        if flag is not None:
+            calls.append(launch_guarded(problem, *original, flag))
     return calls
 
 
 def launch_guarded(problem: Problem, a, b, c, *more) -> Call | None:
-    """Have FFMA do what planes can't; the last of `more` is the flag that they set."""
+    """Multiply again by FFMA if the flag, the last of `more`, is set; the host doesn't look."""
     problem = dataclasses.replace(problem, precision="ieee", guarded=True)
     rung = find("pipelined")
     return rung.launch(problem, rung.configs(problem)[0], a, b, c, *more)

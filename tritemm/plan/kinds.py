@@ -54,6 +54,7 @@ class Plan(fast_path.Kind):
         word, precision, accumulate, _ = self.options = options
         self.choice: dispatch.Choice | Any = dispatch.choose_whole(problem, word)
         self.problem = self.choice.problem if self.choice else problem
+        self.twice = bool(self.choice and self.problem.splits and self.choice.config.PACK)
         #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
         self.apart = self.choice is None
         self.launches: Launches | None = None
@@ -138,7 +139,8 @@ def product(
     kind: Any = fast_path.KNOWN.get(key)
     if out is not None:
         fast_path.check_writable(out)
-        twice = a.dtype is torch.float32 and resolve(options[1], a.dtype) in PRODUCTS
+        # FFMA may write it again, after the residual has been overwritten.
+        twice = resolve(options[1], a.dtype) in PRODUCTS if kind is None else kind.twice
         if any(meet(t, out) for t in (a, b, *besides.tensors)) or then.met_by(out, twice):
             return out.copy_(product(a, b, None, options, then, besides))
     ends = a.dtype in REAL or besides.scales is not None

@@ -34,6 +34,7 @@ from .matrix import short_name as short_name
 from .matrix import stored as stored
 from .problem import ACCUMULATE as ACCUMULATE
 from .problem import LINE as LINE
+from .problem import PLANE_FACTOR as PLANE_FACTOR
 from .problem import PLANES as PLANES
 from .problem import PRODUCTS as PRODUCTS
 from .problem import Problem as Problem

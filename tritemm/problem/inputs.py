@@ -85,14 +85,14 @@ class EpilogueInputs(NamedTuple):
             addresses = (*addresses, residual.data_ptr())
         return addresses if alpha == 1 == beta else (*addresses, *self.factors)
 
-    def met_by(self, out: torch.Tensor, twice: bool = False) -> bool:
-        """Whether writing `out`, or writing it `twice`, changes what is still to be read.
+    def met_by(self, out: torch.Tensor, rewritten: bool = False) -> bool:
+        """Whether writing `out` changes what is still to be read.
 
-        A residual that is `out` itself doesn't count if it is written once: each of its elements is
-        read by who then writes it.
+        A residual that is `out` itself doesn't count, for each of its elements is read by who then
+        writes it; unless `out` is `rewritten` later, by who would read it again.
         """
         for t in self.tensors:
-            same = not twice and t is self.residual and t.data_ptr() == out.data_ptr()
+            same = not rewritten and t is self.residual and t.data_ptr() == out.data_ptr()
             same = same and t.stride() == out.stride() and t.dtype == out.dtype
             if not same and meet(t, out):
                 return True

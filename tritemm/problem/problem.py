@@ -25,10 +25,14 @@ ACCUMULATE = {
     torch.int8: torch.int32,
 }
 
-#: Precision -> the products of planes that it adds up. As planes, an fp32 operand is the sum of
-#: three of bf16, each the nearest to what the ones before it leave.
+#: Precision -> the products of planes that it adds up. An operand of fp32 is split into so many
+#: planes of bf16, each the nearest to what the ones before it leave. They add up to `PLANE_FACTOR`
+#: times the operand, so that those of the least subnormal number are numbers of bf16, too.
 PRODUCTS = {"bf16x6": 6, "bf16x9": 9}
-PLANES, LINE = 3, 64
+PLANES, PLANE_FACTOR = 3, 2.0**16
+#: Elements of K of a step of planes: they are padded to it, and the largest product is promoted so
+#: often.
+LINE = 64
 
 T = TypeVar("T")
 
@@ -221,7 +225,7 @@ class Problem:
         known: dict[str, Problem] = vars(self).setdefault("_packed", {})
         if operands in known:
             return known[operands]
-        if self.splits:
+        if self.splits and operands == "ab":
             known[operands] = self._split()
             return known[operands]
         changes = {}
@@ -248,7 +252,7 @@ class Problem:
 
     @property
     def splits(self) -> bool:
-        """Whether fp32 operands are to be split into planes, and are not yet."""
+        """Whether fp32 operands may be split into planes, and are not yet: both, by `packed`."""
         return self.a.dtype == torch.float32 and self.precision in PRODUCTS
 
     @property
@@ -307,9 +311,9 @@ class Problem:
         return self._moved(self.matrices, self.filled)
 
     def copied(self, operands: str) -> int:
-        """Bytes that the copies of `packed` read and write: of planes, 6 for 4."""
+        """Bytes that the copies of `packed` read and write: three planes are 6 bytes for 4."""
         moved = self._moved((getattr(self, name) for name in operands), self.batch)
-        return moved * 5 // 2 if self.splits else 2 * moved
+        return moved * 5 // 2 if self.splits and operands == "ab" else 2 * moved
 
     def _moved(self, matrices: Iterable[Matrix], most: int) -> int:
         """Bytes of all elements of `most` products; broadcast batches count once."""

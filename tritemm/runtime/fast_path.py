@@ -71,6 +71,8 @@ class Kind:
     spans: tuple[int, int, int]
     launches: Launches | Any
     apart: bool
+    #: Whether the result may be written twice, so that it can't be the residual.
+    twice = False
 
     def dropped(self, size: tuple[int, ...], stride: tuple[int, ...]) -> Kind:
         """The same with a result of fewer dimensions."""
@@ -211,6 +213,8 @@ def multiply(kind: Kind, addresses: Addresses, out) -> torch.Tensor | None:
     launches = kind.launches
     if not triton_private.plain() or (out is not None and overlap(addresses[:3], kind.spans)):
         return None
+    if kind.twice and addresses[2] in addresses[3:]:
+        return None
     if _device() != launches.device:
         with torch.cuda.device(launches.device):
             return multiply(kind, addresses, out)
@@ -247,6 +251,8 @@ def multiply_each(
 def write(kind: Kind | None, addresses: tuple[int, int, int]) -> bool:
     """Write the product to the third address, which no operand meets; False if it can't be."""
     if kind is None or kind.launches is None or not triton_private.plain():
+        return False
+    if kind.twice and addresses[2] in addresses[3:]:
         return False
     if _device() != kind.launches.device:
         return False

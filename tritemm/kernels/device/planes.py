@@ -6,13 +6,15 @@ the first planes, has sums of its own for each step of K, which are added in fp3
 of 64 rows and 128 columns at a time, which find registers beside the accumulator. Planes hold 2**16
 times the operand (`pack`).
 
-A sum that isn't finite is one of an operand, of a plane or of these factors, or the right one: a
-flag says so, and FFMA does the product again.
+A sum isn't finite if an operand isn't, if a plane or a sum overflows because of these factors, or
+if the true sum does. Then the kernel sets a flag, and the kernel behind it multiplies again by FFMA
+(`plan.launch_guarded`).
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from ...problem import PLANE_FACTOR
 from .cluster_mainloop import line_bytes
 from .mainloop import next_place, place
 from .promote import slabs_each
@@ -21,7 +23,7 @@ from .wgmma import pinned, wgmma
 #: Columns of partial sums that have registers beside an accumulator.
 PART_COLUMNS = gl.constexpr(128)
 #: What undoes the factors of both operands' planes.
-UNDO = gl.constexpr(2.0**-32)
+UNDO = gl.constexpr(PLANE_FACTOR**-2)
 
 
 @gluon.constexpr_function
