@@ -40,7 +40,7 @@ import math
 
 import torch
 
-from .problem import ACCUMULATE, BLOCK, GATED, LINE, activated, span, spread
+from .problem import ACCUMULATE, BLOCK, GATED, PLANE_STEP, activated, span, spread
 
 #: Relative error that each way to multiply fp32 leaves in an operand: tf32 keeps 10 bits and
 #: truncates, bf16 keeps 7 and rounds; the split forms drop products of the smallest parts, but for
@@ -106,7 +106,7 @@ def bound(
 def relative(terms: int, summed: str = "", eps: float = 2.0**-23) -> float:
     """E / S of so many terms, without what `precision` loses; `summed` as of `bound`."""
     if summed == "planes":
-        return (4 + _growth(-(-terms // LINE)) + terms / 1024) * eps
+        return (4 + _growth(-(-terms // PLANE_STEP)) + terms / 1024) * eps
     return _of_scaled(summed, terms) if summed else _growth(terms) * eps
 
 

@@ -14,7 +14,7 @@ from tritemm.compile import asm
 from tritemm.dispatch.request import Request, why_not
 from tritemm.kernels import pack as packing
 from tritemm.kernels.pack import copied_bytes, pack
-from tritemm.problem import LINE, PLANES, PRODUCTS, EpilogueInputs, EpilogueSpec, Problem
+from tritemm.problem import PLANE_STEP, PLANES, PRODUCTS, EpilogueInputs, EpilogueSpec, Problem
 from tritemm.rungs import find
 
 CLUSTER = find("cluster")
@@ -39,7 +39,7 @@ def test_planes_sum_up_to_the_operand(size, layout, batch, offset, aligned):
         t[..., 0, 0] = 1.4e-45
     problem = problem_of(a, b)
     target = problem.packed("ab")
-    assert target.planes and PRODUCTS["bf16x9"] * -(-K // LINE) * LINE == target.K
+    assert target.planes and PRODUCTS["bf16x9"] * -(-K // PLANE_STEP) * PLANE_STEP == target.K
     depth = target.a.cols // PLANES
     first, second, flag, _ = pack(problem, "ab", a, b)
     assert flag[0] == 0

@@ -32,7 +32,7 @@ PRODUCTS = {"bf16x6": 6, "bf16x9": 9}
 PLANES, PLANE_FACTOR = 3, 2.0**16
 #: Elements of K of a step of planes: they are padded to it, and the largest product is promoted so
 #: often.
-LINE = 64
+PLANE_STEP = 64
 
 T = TypeVar("T")
 
@@ -243,7 +243,7 @@ class Problem:
 
     def _split(self) -> Problem:
         """That of the planes of both operands, which keep their major, with zeros behind K."""
-        depth = -(-self.K // LINE) * LINE
+        depth = -(-self.K // PLANE_STEP) * PLANE_STEP
         a = dataclasses.replace(self.a, cols=PLANES * depth, dtype=torch.bfloat16)
         b = dataclasses.replace(self.b, rows=PLANES * depth, dtype=torch.bfloat16)
         majors = self.a.layout.replace("-", "N"), self.b.layout.replace("-", "T")

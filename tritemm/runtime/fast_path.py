@@ -248,7 +248,7 @@ def multiply_each(
     return made
 
 
-def write(kind: Kind | None, addresses: tuple[int, int, int]) -> bool:
+def write(kind: Kind | None, addresses: Addresses) -> bool:
     """Write the product to the third address, which no operand meets; False if it can't be."""
     if kind is None or kind.launches is None or not triton_private.plain():
         return False

@@ -32,8 +32,8 @@ def register_tile(rows, columns, warps):
 
 @gluon.constexpr_function
 def _bases(side, each, lanes, warps, vectors):
-    """Of the rows (`side` 0) or columns (1) of a tile, of which a thread has `each`: the bits of
-    vectors of 4, of lanes, of warps, and of a thread's other lines."""
+    """The bits of vectors of 4, of lanes, of warps, and of a thread's other lines, along the rows
+    (`side` 0) or columns (1) of a tile, of which a thread has `each`."""
     found, place = [], 1
     first = 4 if vectors else 1
     for count in (first, lanes, warps, each // first):
