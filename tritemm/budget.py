@@ -25,6 +25,9 @@ n = K / 64 of these are added in fp32. Up to 8 products come before them, of 2^-
 their sum half a unit is truncated every 16 elements, 8 (K / 16) 2^-9 units in all:
 E = S (4 + g(n) + K / 1024) 2^-23 + 2 u_in (|ref| + S s(K)).
 
+Of residues (`problem.residues`), the root mean square of errors is what a product is allowed to have
+at most, else FFMA or DMMA does it again: E = S 4 ALLOWED u, u being half of the type's eps.
+
 Where K is long, E is more than one term: a dropped one passes, at K = 65536 in fp32, and of fp16
 sums from K = 256 on. There exact sums decide. Where operands hold small integers and S is one that
 the accumulator holds, so is every partial sum, in any order, and E is 0; `exact_operands` makes
@@ -40,7 +43,8 @@ import math
 
 import torch
 
-from .problem import ACCUMULATE, BLOCK, GATED, PLANE_STEP, activated, span, spread
+from .problem import ACCUMULATE, BLOCK, GATED, PLANE_STEP, RESIDUES, activated, span, spread
+from .problem.residues import allowed
 
 #: Relative error that each way to multiply fp32 leaves in an operand: tf32 keeps 10 bits and
 #: truncates, bf16 keeps 7 and rounds; the split forms drop products of the smallest parts, but for
@@ -84,7 +88,7 @@ def bound(
 
     `want` is `reference(a, b)`, of which `ending`, if given, is made; `stepwise` as of `check`. Of
     operands that have been multiplied by their scales, `summed` says how: int8, promoted or fast;
-    of fp32 operands, planes, if that is how.
+    of fp32 or fp64 operands, planes, or int8xN, if that is how.
     """
     terms = max(a.shape[-1], 1)
     magnitude = torch.matmul(a.double().abs(), b.double().abs())
@@ -94,8 +98,8 @@ def bound(
     error = magnitude * relative(terms, summed, eps)
     if a.dtype == torch.float32:
         spread = min(1.0, 6 / math.sqrt(terms))
-        error += 2 * OPERAND_ERROR[precision] * (size + magnitude * spread)
-    if summed in ("", "planes") and _small_integers(a) and _small_integers(b):
+        error += 2 * OPERAND_ERROR.get(precision, 0.0) * (size + magnitude * spread)
+    if summed in ("", "planes", *RESIDUES) and _small_integers(a) and _small_integers(b):
         error = torch.where(magnitude <= largest_exact(accumulate), 0.0, error)
     if ending:
         wide = torch.promote_types(accumulate, torch.float32)
@@ -105,6 +109,8 @@ def bound(
 
 def relative(terms: int, summed: str = "", eps: float = 2.0**-23) -> float:
     """E / S of so many terms, without what `precision` loses; `summed` as of `bound`."""
+    if summed in RESIDUES:
+        return 4 * allowed(RESIDUES[summed], eps)
     if summed == "planes":
         return (4 + _growth(-(-terms // PLANE_STEP)) + terms / 1024) * eps
     return _of_scaled(summed, terms) if summed else _growth(terms) * eps
@@ -242,9 +248,10 @@ def check(
         stepwise: whether swiglu or geglu may have been made in steps that each round to the type
             of `out`, as torch's operators do: gate and up, the activation, and their product.
         scales: of 8-bit operands, as of `Problem.of`.
-        planes: whether fp32 was multiplied as planes of bf16.
+        planes: whether operands were multiplied as planes of bf16, or as residues.
     """
-    summed = "planes" if planes else ""
+    summed = precision if precision in RESIDUES else "planes"
+    summed = summed if planes else ""
     if scales:
         first, second, promoted = scales
         summed = "int8" if a.dtype == torch.int8 else "promoted" if promoted else "fast"

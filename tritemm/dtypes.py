@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import torch
 
-from .problem import ACCUMULATE
+from .problem import ACCUMULATE, DEFAULT_MODULI
 
 #: Operands that may ask for any other of these as the result's type, and whose kernels have an
 #: epilogue; those of others leave it to torch.
@@ -15,7 +15,11 @@ REAL = (torch.float16, torch.bfloat16, torch.float32)
 #: The largest number of fp32, in which factors of 16-bit and fp32 products are applied.
 _MOST = torch.finfo(torch.float32).max
 #: What `precision=` may be, least to most costly after "ieee" (which uses no tensor core).
-Precision = Literal["ieee", "tf32", "bf16x3", "tf32x3", "bf16x6", "bf16x9"]
+Residues = Literal[
+    "int8", "int8x5", "int8x6", "int8x7", "int8x8", "int8x9", "int8x10", "int8x11", "int8x12",
+    "int8x13", "int8x14", "int8x15", "int8x16",
+]  # fmt: skip
+Precision = Literal["ieee", "tf32", "bf16x3", "tf32x3", "bf16x6", "bf16x9", Residues]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 #: Torch's words for those that it has too.
 _OF_TORCH = {"tf32": "tf32", "bfx9": "bf16x9"}
@@ -27,9 +31,11 @@ def check_precision(precision: str | None, dtype: torch.dtype) -> None:
         return
     if precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r} is unknown; one of {', '.join(PRECISIONS)}")
-    if precision != "ieee" and dtype != torch.float32:
+    of_fp64 = dtype == torch.float64 and precision.startswith("int8")
+    if precision != "ieee" and dtype != torch.float32 and not of_fp64:
+        able = "float32 or float64" if precision.startswith("int8") else "float32"
         raise ValueError(
-            f"precision={precision!r} says how float32 operands are multiplied; these are {dtype}. "
+            f"precision={precision!r} says how {able} operands are multiplied; these are {dtype}. "
             "Leave precision out"
         )
 
@@ -54,10 +60,18 @@ def resolve(precision: str | None, dtype: torch.dtype) -> str:
 
     None follows `torch.backends.cuda.matmul.fp32_precision`: tf32 if it is "tf32", which is also
     what `allow_tf32` and `set_float32_matmul_precision` set, bf16x9 if it is "bfx9", else IEEE.
+    "int8" becomes "int8xN", with as many moduli as the type needs.
     """
+    if precision == "int8":
+        return f"int8x{DEFAULT_MODULI[dtype]}"
     if precision is not None or dtype != torch.float32:
         return precision or "ieee"
     return _OF_TORCH.get(torch.backends.cuda.matmul.fp32_precision, "ieee")
+
+
+def has_epilogue(dtype: torch.dtype, precision: str | None) -> bool:
+    """Whether kernels compute what follows a product; of others torch does."""
+    return dtype in REAL and not (precision or "").startswith("int8")
 
 
 def accumulator_type(accumulate, dtype):

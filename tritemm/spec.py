@@ -28,6 +28,7 @@ TRITON_DTYPE = {
     torch.float8_e4m3fn: tl.float8e4nv,
     torch.float8_e5m2: tl.float8e5,
     torch.int32: tl.int32,
+    torch.uint8: tl.uint8,
 }
 
 
@@ -217,9 +218,10 @@ class Kernel:
                 return "K runs over planes, of which it knows nothing"
             if problem.epilogue.symmetric or problem.groups:
                 return "planes are of products that are neither symmetric nor of groups"
-        elif problem.precision == "bf16x9" and problem.device != INTERPRETER:
+        elif problem.splits and problem.precision != "bf16x6" and problem.device != INTERPRETER:
+            what = "residues" if problem.by_residues else "planes"
             made = 'kernel="auto" or a config with PACK="ab" makes on sm_90; elsewhere take ieee'
-            return f"bf16x9 is a product of planes, which {made}"
+            return f"{problem.precision} is a product of {what}, which {made}"
         return refusal(self.limits.needs, problem)
 
     def configs(self, problem: Problem) -> tuple[Config, ...]:

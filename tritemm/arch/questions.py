@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..problem import INTERPRETER, Config, Problem
+from ..problem import INTERPRETER, PLAIN, Config, Problem, residues
 from ..spec import Kernel
 from . import sm80, sm90
 from .gpus import clusters_of_model
@@ -51,9 +51,12 @@ def copies(problem: Problem) -> list[str]:
 
 
 def planes(problem: Problem) -> bool:
-    """Whether fp32 may be split into planes that WGMMA multiplies."""
-    wgmma = problem.device != INTERPRETER and sm90.has_wgmma(problem.device)
-    return problem.splits and wgmma
+    """Whether operands may be split into planes, or residues, that WGMMA multiplies."""
+    able = problem.device != INTERPRETER and sm90.has_wgmma(problem.device)
+    if problem.by_residues:  # torch does what follows
+        able = able and problem.K <= residues.LONGEST and problem.epilogue == PLAIN
+        able = able and not problem.groups
+    return problem.splits and able
 
 
 def turned(problem: Problem) -> str:

@@ -8,7 +8,7 @@ import math
 import torch
 
 from ..budget import OPERAND_ERROR, relative
-from ..problem import INTERPRETER, PLANES, PRODUCTS, Problem
+from ..problem import INTERPRETER, PLANES, PRODUCTS, RESIDUES, Problem
 from ..problem.config import Config
 from ..rungs import RUNGS
 from ..spec import Kernel
@@ -78,7 +78,13 @@ class Choice:
     def _before(self) -> list[str]:
         lines = []
         reasons = dict(self.refused)
-        if self.problem.splits and self.config.PACK:
+        if self.problem.by_residues and self.config.PACK:
+            count = RESIDUES[self.problem.precision]
+            lines.append(
+                f"residues   a and b, modulo {count} numbers up to 256; {count} products of int8, "
+                "put together in fp64"
+            )
+        elif self.problem.splits and self.config.PACK:
             products = f"{PRODUCTS[self.problem.precision]} products of these"
             lines.append(f"split      a and b, into {PLANES} planes of bf16 each; {products}")
         elif self.config.PACK:
@@ -96,12 +102,14 @@ class Choice:
         return lines
 
     def _error(self) -> list[str]:
-        """The bound of `budget`, of fp32; its second part shrinks where K is long."""
+        """The bound of `budget`, of fp32 and of residues; its second part shrinks where K is
+        long."""
         p = self.problem
-        if p.a.dtype != torch.float32:
+        if p.a.dtype != torch.float32 and not p.by_residues:
             return []
-        planes = p.splits and bool(self.config.PACK)
-        most = relative(p.K, "planes" * planes) + 4 * OPERAND_ERROR[p.precision]
+        summed = ("planes", p.precision)[p.by_residues] if p.splits and self.config.PACK else ""
+        most = relative(p.K, summed, torch.finfo(p.a.dtype).eps)
+        most += 4 * OPERAND_ERROR.get(p.precision, 0.0)
         return [f"error      up to {most:.1e} of the sum of |a||b|, before C is rounded"]
 
     def _work(self) -> str:

@@ -12,7 +12,7 @@ import math
 import warnings
 
 from ..arch import gpus, questions
-from ..dtypes import REAL
+from ..dtypes import has_epilogue
 from ..kernels.pack import why_not as pack_why_not
 from ..problem import INTERPRETER, PLAIN, EpilogueSpec, Problem, Unsupported
 from ..rungs import RUNGS, find
@@ -42,7 +42,8 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
     request = Request.parse(kernel)
     rungs = RUNGS if request.kernel == "auto" else (find(request.kernel),)
     tuned = cache.lookup(problem) if kernel == "auto" else None
-    alone = problem.splits and problem.precision == "bf16x9"  # which is of planes or not at all
+    # bf16x9 is of planes or not at all, and so are residues.
+    alone = problem.by_residues or problem.splits and problem.precision == "bf16x9"
     if request.kernel == "auto" and (alone or questions.planes(problem)) and not tuned:
         return _split_or_not(problem, kernel, request)
     if request.batch_invariant:
@@ -94,7 +95,8 @@ def first_choice(problem: Problem, kernel: str = "auto") -> Choice:
 
     Raises what `choose` raises.
     """
-    if problem.epilogue.activation and problem.a.dtype not in REAL and problem.scales is None:
+    alone = not has_epilogue(problem.a.dtype, problem.precision) and problem.scales is None
+    if problem.epilogue.activation and alone:
         return apart(problem, kernel)[0]
     return choose_whole(problem, kernel) or apart(problem, kernel)[0]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import torch
 
 from .. import dispatch
 from ..dtypes import resolve
+from ..kernels import residues
 from ..kernels.pack import pack
 from ..problem import NOTHING, EpilogueInputs, Problem
 from ..problem.config import Config
@@ -80,6 +82,10 @@ def run(kernel: Kernel, problem: Problem, config: Config, a, b, c, *more) -> lis
         return []
     calls = []
     with torch.cuda.device_of(c):
+        if config.PACK and problem.by_residues:
+            launch = functools.partial(kernel.launch, config.view(problem), config)
+            flag, calls = residues.multiply(problem, a, b, c, launch)
+            return [*calls, launch_guarded(problem, a, b, c, flag)]
         original, flag = (a, b, c, *more), None
         if config.PACK:
             a, b, flag, call = pack(problem, config.PACK, a, b)

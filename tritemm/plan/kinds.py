@@ -15,7 +15,8 @@ import torch
 
 from .. import dispatch, plan
 from ..dispatch.request import for_gradients
-from ..dtypes import REAL, resolve, wide
+from ..dtypes import has_epilogue, resolve, wide
+from ..kernels import residues
 from ..kernels.pack import copied_bytes
 from ..problem import (
     ACCUMULATE,
@@ -95,6 +96,11 @@ class Plan(fast_path.Kind):
         """
         kernel, config = self.choice.kernel, self.choice.config
         names = config.PACK
+        room = kernel.workspace and kernel.workspace(config.view(self.problem), config)
+        if names and self.problem.by_residues:
+            made = residues.made_bytes(self.problem)
+            placed = zip(calls, residues.places(3 + len(made)), strict=True)
+            return Launches(device, [call.placed(at) for call, at in placed], made, room)
         copies = {name: 3 + more + i for i, name in enumerate(names)}
         operands = [copies.get("a", 0), copies.get("b", 1)]
         work = 3 + more + len(names)
@@ -110,7 +116,6 @@ class Plan(fast_path.Kind):
             operands.reverse()
             given = plan.swapped(self.problem, given)
         call = call.placed((*operands, 2, *given, work, work + 1))
-        room = kernel.workspace and kernel.workspace(config.view(self.problem), config)
         moved = copied_bytes(self.problem, names)
         return Launches(device, [*packing, call, *again], moved, room)
 
@@ -143,7 +148,7 @@ def product(
         twice = resolve(options[1], a.dtype) in PRODUCTS if kind is None else kind.twice
         if any(meet(t, out) for t in (a, b, *besides.tensors)) or then.met_by(out, twice):
             return out.copy_(product(a, b, None, options, then, besides))
-    ends = a.dtype in REAL or besides.scales is not None
+    ends = has_epilogue(a.dtype, options[1]) or besides.scales is not None
     if then is not NOTHING and (not ends or a.shape[-1] == 0 or then.alpha == 0):
 
         def multiply(a, b, options):

@@ -33,12 +33,15 @@ from .matrix import Matrix as Matrix
 from .matrix import short_name as short_name
 from .matrix import stored as stored
 from .problem import ACCUMULATE as ACCUMULATE
+from .problem import PLANES as PLANES
 from .problem import PLANE_FACTOR as PLANE_FACTOR
 from .problem import PLANE_STEP as PLANE_STEP
-from .problem import PLANES as PLANES
 from .problem import PRODUCTS as PRODUCTS
 from .problem import Problem as Problem
 from .problem import kept as kept
+from .residues import DEFAULT_MODULI as DEFAULT_MODULI
+from .residues import MODULI as MODULI
+from .residues import RESIDUES as RESIDUES
 from .scales import BLOCK as BLOCK
 from .scales import FP8 as FP8
 from .scales import RECIPES as RECIPES

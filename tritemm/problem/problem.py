@@ -13,6 +13,7 @@ import torch
 from .device import Device
 from .epilogue import PLAIN, EpilogueSpec
 from .matrix import Matrix, short_name
+from .residues import RESIDUES
 from .scales import BLOCK, Scales
 from .tile_space import Grouped, TileSpace, Triangle
 
@@ -41,7 +42,8 @@ T = TypeVar("T")
 class Problem:
     """C[i, j] = A[i, j] @ B[i, j] for the `batches` (i, j); A is M x K, B is K x N.
 
-    `precision` says how fp32 operands are multiplied: ieee, tf32, tf32x3, bf16x3, bf16x6 or bf16x9.
+    `precision` says how fp32 operands are multiplied: ieee, tf32, tf32x3, bf16x3, bf16x6, bf16x9 or
+    one of `RESIDUES`; and fp64, ieee or one of these.
     The `epilogue` is what becomes of the accumulator before C is stored. M and N are those of the
     product: C has N / `epilogue.per_column` columns.
 
@@ -226,7 +228,7 @@ class Problem:
         if operands in known:
             return known[operands]
         if self.splits and operands == "ab":
-            known[operands] = self._split()
+            known[operands] = self._residues() if self.by_residues else self._split()
             return known[operands]
         changes = {}
         for name, major in zip("ab", "NT", strict=True):
@@ -250,10 +252,34 @@ class Problem:
         a, b = (m.packed(major, self.batches) for m, major in zip((a, b), majors, strict=True))
         return dataclasses.replace(self, K=PRODUCTS[self.precision] * depth, a=a, b=b)
 
+    def _residues(self) -> Problem:
+        """That of residues, of A's rows and of B's columns: their moduli are the batch's outer
+        dimension, and C is residues, too."""
+        batches = RESIDUES[self.precision], self.batch
+
+        def packed(matrix: Matrix, major: str, dtype: torch.dtype) -> Matrix:
+            strides = 1, int(any(matrix.strides[:2])), 1, 1
+            matrix = dataclasses.replace(matrix, dtype=dtype, strides=strides)
+            return matrix.packed(major, batches)
+
+        a, b = packed(self.a, "N", torch.int8), packed(self.b, "T", torch.int8)
+        c = packed(dataclasses.replace(self.c, strides=(1, 1, 1, 1)), "N", torch.uint8)
+        return dataclasses.replace(
+            self, batches=batches, a=a, b=b, c=c, accumulate=torch.int32, precision="ieee",
+            epilogue=EpilogueSpec("residue", along="batch"),
+        )  # fmt: skip
+
     @property
     def splits(self) -> bool:
-        """Whether fp32 operands may be split into planes, and are not yet: both, by `packed`."""
-        return self.a.dtype == torch.float32 and self.precision in PRODUCTS
+        """Whether operands may be split into planes or residues, and are not yet: both, by
+        `packed`."""
+        planes = self.a.dtype == torch.float32 and self.precision in PRODUCTS
+        return planes or self.by_residues
+
+    @property
+    def by_residues(self) -> bool:
+        """Whether operands may be multiplied as residues of whole numbers."""
+        return self.precision in RESIDUES
 
     @property
     def planes(self) -> bool:
@@ -313,6 +339,9 @@ class Problem:
     def copied(self, operands: str) -> int:
         """Bytes that the copies of `packed` read and write: three planes are 6 bytes for 4."""
         moved = self._moved((getattr(self, name) for name in operands), self.batch)
+        if self.by_residues:  # and those of C: residues of it are read, and it is written
+            count, result = RESIDUES[self.precision], self._moved((self.c,), self.batch)
+            return sum(n * 2 + n * count // self.itemsize for n in (moved, result))
         return moved * 5 // 2 if self.splits and operands == "ab" else 2 * moved
 
     def _moved(self, matrices: Iterable[Matrix], most: int) -> int:
@@ -349,7 +378,8 @@ class Problem:
         cut = f", {self.batch} groups along {self.groups.upper()}" if self.groups else ""
         cut += " in blocks" * self.in_blocks
         types = "{} x {} -> {}".format(*(short_name(m.dtype) for m in (self.a, self.b, self.c)))
-        precision = f" ({self.precision})" if self.a.dtype == torch.float32 else ""
+        said = self.a.dtype == torch.float32 or self.by_residues
+        precision = f" ({self.precision})" if said else ""
         then = f"; {self.scales}" if self.scales else ""
         then += "" if self.epilogue == PLAIN else f"; {self.epilogue}"
         sizes = f"{batch}{self.M} x {self.N} x {self.K}{cut}"

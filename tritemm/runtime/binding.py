@@ -178,12 +178,12 @@ def launch(
 
 def launch_alike(
     fn, grid: Sequence[int], values: dict[str, Any], tensors: dict[str, torch.Tensor], warps: int
-) -> None:
+) -> Call | None:
     """`launch` on the first tensor's device, where nothing else decides what is launched than
     these, and the types and alignment of the tensors."""
     key = (*grid, *values.values(), *((t.dtype, t.data_ptr() & 15) for t in tensors.values()))
     with torch.cuda.device_of(next(iter(tensors.values()))):
-        launch(key, fn, grid, values, {"num_warps": warps}, tensors)
+        return launch(key, fn, grid, values, {"num_warps": warps}, tensors)
 
 
 def _kernel_key(fn, values: dict[str, Any], options: dict[str, Any], device: int) -> tuple:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ...problem import PRODUCTS, Device
+from ...problem import PRODUCTS, RESIDUES, Device
 
 #: What NVIDIA's datasheets say of an architecture, and what is sustained under a large GEMM:
 #: dense 16-bit FLOP per clock and SM, Hz, bytes per second of device memory.
@@ -145,9 +145,12 @@ def physics(device: Device) -> Physics:
 
 
 def flop_per_clock(dtype: torch.dtype, precision: str, device: Device) -> float:
-    """Dense FLOP per clock of the whole device; `precision` says how fp32 is multiplied."""
+    """Dense FLOP per clock of the whole device; `precision` says how fp32 or fp64
+    is multiplied."""
     relative = _TYPE_RATE.get(dtype.itemsize, 1.0)
-    if dtype == torch.float32:
+    if precision in RESIDUES:
+        relative = _TYPE_RATE[1] / RESIDUES[precision]
+    elif dtype == torch.float32:
         relative = _FP32_RATE[precision]
     return relative * _architecture(device)[0] * device.sms
 

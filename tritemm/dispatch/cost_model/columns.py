@@ -31,7 +31,7 @@ LINE, SECTOR = 128, 32
 _BIAS = 35e-12
 _ACTIVATION = {
     "": 0.0, "relu": 10e-12, "gelu": 105e-12, "gelu_tanh": 90e-12, "silu": 75e-12,
-    "swiglu": 45e-12, "geglu": 60e-12,
+    "swiglu": 45e-12, "geglu": 60e-12, "residue": 10e-12,
 }  # fmt: skip
 _RESIDUAL_BYTE = 55e-12
 #: Bytes that an SM's loads bring per clock.

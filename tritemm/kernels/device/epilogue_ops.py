@@ -12,6 +12,7 @@ import triton.language as tl
 
 from ...machine import interpreter
 from .offsets import batch_offset
+from .residues import modulus_of, residue
 from .scales import a_scale, b_scale
 
 #: True when kernels run in Triton's interpreter, which knows no PTX.
@@ -43,6 +44,8 @@ def load_operands(args, b0, b1, offs_m, offs_n, M, N, BIAS: tl.constexpr,
     columns; `scales` are A's, if they are loaded already.
     """
     loaded = ()
+    if BIAS == "batch":
+        loaded += (modulus_of(b0),)
     end = N // VECTOR * VECTOR if LINES else N
     if args.scale_a_ptr is not None:
         if scales is None:
@@ -90,7 +93,10 @@ def combine(acc, args, loaded, ACTIVATION: tl.constexpr, up=None):
         if up is not None:
             up = up.to(tl.float32) * (loaded[0] * loaded[2])
         loaded = loaded[2:] if up is None else loaded[3:]
-    acc = activate(scale_and_bias(acc, args, loaded), ACTIVATION)
+    if ACTIVATION == "residue":
+        acc = residue(acc, loaded[0])
+    else:
+        acc = activate(scale_and_bias(acc, args, loaded), ACTIVATION)
     if up is not None:
         acc *= scale_and_bias(up, args, loaded[1:])
     if args.residual_ptr is not None:
