@@ -93,7 +93,8 @@ def bound(
     terms = max(a.shape[-1], 1)
     magnitude = torch.matmul(a.double().abs(), b.double().abs())
     size = want.abs()
-    accumulate = accumulate or (torch.float32 if summed else ACCUMULATE[a.dtype])
+    own = not summed or summed in RESIDUES
+    accumulate = accumulate or (ACCUMULATE[a.dtype] if own else torch.float32)
     eps = torch.finfo(accumulate).eps
     error = magnitude * relative(terms, summed, eps)
     if a.dtype == torch.float32:
