@@ -25,8 +25,8 @@ n = K / 64 of these are added in fp32. Up to 8 products come before them, of 2^-
 their sum half a unit is truncated every 16 elements, 8 (K / 16) 2^-9 units in all:
 E = S (4 + g(n) + K / 1024) 2^-23 + 2 u_in (|ref| + S s(K)).
 
-Of residues (`problem.residues`), the root mean square of errors is what a product is allowed to have
-at most, else FFMA or DMMA does it again: E = S 4 ALLOWED u, u being half of the type's eps.
+Of residues (`problem.residues`), ALLOWED u S bounds the root mean square of errors, u being half of
+the type's eps, or FFMA or DMMA multiplies again: E = S 4 ALLOWED u.
 
 Where K is long, E is more than one term: a dropped one passes, at K = 65536 in fp32, and of fp16
 sums from K = 256 on. There exact sums decide. Where operands hold small integers and S is one that

@@ -24,6 +24,8 @@ from .request import Request, refusal
 #: Kernels of torch after a product: the activation of one half, and the product of the halves; and
 #: how many times both together move an element of the result.
 _KERNELS, _MOVED = 2, 5
+#: Seconds that the kernels around a product of residues take beside what they move, on an H200.
+_RESIDUES = 35e-6
 
 
 @functools.lru_cache(maxsize=8192)
@@ -42,8 +44,7 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
     request = Request.parse(kernel)
     rungs = RUNGS if request.kernel == "auto" else (find(request.kernel),)
     tuned = cache.lookup(problem) if kernel == "auto" else None
-    # bf16x9 is of planes or not at all, and so are residues.
-    alone = problem.by_residues or problem.splits and problem.precision == "bf16x9"
+    alone = problem.splits and problem.precision != "bf16x6"  # which Triton's dot has, too
     if request.kernel == "auto" and (alone or questions.planes(problem)) and not tuned:
         return _split_or_not(problem, kernel, request)
     if request.batch_invariant:
@@ -73,14 +74,16 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
 
 
 def _split_or_not(problem: Problem, kernel: str, request: Request) -> Choice:
-    """fp32 by planes; or as it is, by FFMA, which rounds no operand, where that is no slower."""
+    """By planes or residues; or as it is, by FFMA or DMMA, which round no operand, where that is no
+    slower."""
     exact = choose(dataclasses.replace(problem, precision="ieee"), kernel)
     able = questions.planes(problem) and not request.batch_invariant
     found = least(groups(problem, RUNGS)) if able else None
     if found is None:
         return dataclasses.replace(exact, why=f"{exact.why}; {problem.precision} can't do this")
     choice = Choice(problem, *found, "the least predicted time")
-    if choice.predicted < exact.predicted:
+    more = _RESIDUES if problem.by_residues else 0.0
+    if choice.predicted + more < exact.predicted:
         return choice
     return dataclasses.replace(exact, why=f"{exact.why}; {problem.precision} would be slower")
 

@@ -102,7 +102,7 @@ def power(e):
     return ((e + 1023).to(tl.int64) << 52).to(tl.float64, bitcast=True)
 
 
-@triton.jit(do_not_specialize=["stride_line"])
+@triton.jit(do_not_specialize=["lines", "B1", "M", "stride_0", "stride_1", "stride_line"])
 def make_kernel(
     x, out, facts, flag, lines, B1, M, K, stride_0, stride_1, stride_line, stride_k, pitch,
     LARGEST: tl.constexpr, REDUCE: tl.constexpr, COUNT: tl.constexpr, UNIT: tl.constexpr,
@@ -146,7 +146,7 @@ def make_kernel(
     exponent = tl.where(finite & some, most + 50 + moved, 0)
     factor, again = power(exponent >> 1), power(exponent - (exponent >> 1))
     loss = tl.sqrt(room * power(-2 * most)).to(tl.float32)  # in [1, 2)
-    unit = tl.sqrt(K.to(tl.float32)) * loss / LARGEST
+    unit = tl.sqrt(tl.cast(K, tl.float32)) * loss / LARGEST
 
     roots, inverses = (tl.zeros((B, A), tl.float32),) * 2
     rounded = tl.zeros((B, A), tl.int32)
@@ -172,7 +172,7 @@ def make_kernel(
             # int64: a plane's offset can pass 2**31
             plane = to + tl.cast(lines, tl.int64) * pitch * i
             tl.store(plane, reduced(sums, REDUCE[i][0], REDUCE[i][1], REDUCE[i][2]), kept)
-    count, rounded = K.to(tl.float32), tl.max(rounded, 0)
+    count, rounded = tl.cast(K, tl.float32), tl.max(rounded, 0)
     root, inverse = tl.sum(roots, 0) / count, count / tl.sum(inverses, 0)
     tl.store(facts + line, tl.where(some, root * root, float("inf")), inside)
     tl.store(facts + lines + line, tl.where(some, inverse, float("inf")), inside)
@@ -183,7 +183,11 @@ def make_kernel(
         tl.store(flag, 0)
 
 
-@triton.jit
+#: What the kernel is not specialised on: compiled for one shape, it serves nearly all.
+_SIZES = ["B0", "B1", "M", "lines_a", "lines_b", "of_a", "of_b", "stride_0", "stride_1"]
+
+
+@triton.jit(do_not_specialize=_SIZES)
 def reconstruct_kernel(
     planes, facts_a, facts_b, flag, c, B0, B1, M, N, pitch, lines_a, lines_b, of_a, of_b,
     stride_0, stride_1, stride_m, stride_n,
@@ -199,12 +203,13 @@ def reconstruct_kernel(
     matrix, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     row, col = tile // across * A + tl.arange(0, A), tile % across * B + tl.arange(0, B)
     inside = (row < M)[:, None] & (col < N)[None, :]
+    kept = (row < M)[:, None] & (col < pitch)[None, :]
     # int64: offsets can pass 2**31
     planes += (tl.cast(matrix, tl.int64) * M + row)[:, None] * pitch + col[None, :]
     high = tl.zeros((A, B), tl.float64)
     low = high - ADDED
     for i in tl.static_range(COUNT):
-        r = tl.load(planes + tl.cast(B0 * B1, tl.int64) * M * pitch * i, inside, other=0)
+        r = tl.load(planes + tl.cast(B0 * B1, tl.int64) * M * pitch * i, kept, other=0)
         r = r.to(tl.float64)
         high, low = high + r * WEIGHTS[i][0], low + r * WEIGHTS[i][1]
     times = (high * WHOLE[2] + WIDE_MAGIC) - WIDE_MAGIC

@@ -80,12 +80,12 @@ def run(kernel: Kernel, problem: Problem, config: Config, a, b, c, *more) -> lis
     """
     if is_trivial(problem.K, c):
         return []
-    calls = []
+    calls: list[Call | None] = []
     with torch.cuda.device_of(c):
         if config.PACK and problem.by_residues:
             launch = functools.partial(kernel.launch, config.view(problem), config)
-            flag, calls = residues.multiply(problem, a, b, c, launch)
-            return [*calls, launch_guarded(problem, a, b, c, flag)]
+            raised, calls = residues.multiply(problem, a, b, c, launch)
+            return [*calls, launch_guarded(problem, a, b, c, raised)]
         original, flag = (a, b, c, *more), None
         if config.PACK:
             a, b, flag, call = pack(problem, config.PACK, a, b)

@@ -33,9 +33,9 @@ from .matrix import Matrix as Matrix
 from .matrix import short_name as short_name
 from .matrix import stored as stored
 from .problem import ACCUMULATE as ACCUMULATE
-from .problem import PLANES as PLANES
 from .problem import PLANE_FACTOR as PLANE_FACTOR
 from .problem import PLANE_STEP as PLANE_STEP
+from .problem import PLANES as PLANES
 from .problem import PRODUCTS as PRODUCTS
 from .problem import Problem as Problem
 from .problem import kept as kept
