@@ -1,12 +1,17 @@
 """The generated parts of docs/concepts/*.md: tables, excerpts of code, the map."""
 
+import math
 from typing import Any
 
+import torch
+
 from perf.tables import Table, markdown
+from tritemm.problem import DEFAULT_MODULI, MODULI, RESIDUES
+from tritemm.problem.residues import allowed, largest_norm
 from tritemm.rungs import RUNGS
 
 from .lessons.measured import load as on_the_meter
-from .pictures import banks, clusters, energy, one_tile, raster, split
+from .pictures import banks, clusters, energy, one_tile, raster, residues, split
 
 
 def parts() -> dict[str, str]:
@@ -21,6 +26,10 @@ def parts() -> dict[str, str]:
         "one-tile": ways(),
         "ways-measured": ways_measured(),
         "lines": lines(),
+        "residues-modulo": residues_modulo(),
+        "residues-back": residues_back(),
+        "moduli": moduli(),
+        "overlaps": overlaps(),
         **{f"note-{name}": f"> {note}" for name, note in notes.items()},
     }
 
@@ -159,3 +168,79 @@ def lines() -> str:
     rows = [[each.words, str(len(each.points)), f"{each.work:.2f} J", f"{each.watts:.0f} W"]
             for each in found]  # fmt: skip
     return markdown([Table(["family", "rungs", "work", "and of time"], rows)])
+
+
+def residues_modulo() -> str:
+    """The first row of the example's A times the first column of B, modulo each modulus."""
+    row, column = residues.ROWS[0].numbers, residues.COLUMNS[0].numbers
+    own = MODULI[: residues.COUNT]
+    rows = []
+    for p, weight in zip(own, residues.weights(own), strict=True):
+        a, b = residues.residues(row, p), residues.residues(column, p)
+        found = residues.dot(a, b)
+        lines = (", ".join(map(str, line)) for line in (a, b))
+        rows.append([str(p), *lines, str(found), str(found % p), f"{weight:,}".replace(",", " ")])
+    head = ["modulo", "the row", "the column", "their product", "its residue", "weight"]
+    return markdown([Table(head, rows, words=3)])
+
+
+def residues_back() -> str:
+    """Every element of the example's C."""
+    rows = []
+    for i, row in enumerate(residues.ROWS):
+        for j, column in enumerate(residues.COLUMNS):
+            whole, shift = residues.recombined(row, column), row.exponent + column.exponent
+            exact = residues.dot(residues.A[i], [line[j] for line in residues.B])
+            rows.append([f"row {i + 1}, column {j + 1}", f"{whole:,}".replace(",", " "),
+                         f"2^-{shift}", f"{math.ldexp(whole, -shift):.4f}",
+                         f"{exact:.4f}"])  # fmt: skip
+    head = ["element", "by residues", "times", "is", "exact"]
+    return markdown([Table(head, rows)])
+
+
+#: Elements of K of the table of moduli.
+DEPTH = 8192
+
+
+def moduli() -> str:
+    """What each number of moduli is worth."""
+    rows = []
+    for word, count in RESIDUES.items():
+        norm = largest_norm(count, DEPTH)
+        errors = []
+        for unit in (2.0**-53, 2.0**-24):
+            # Of two lines whose norms are as large as they may be, and of half of that.
+            least = math.sqrt(1 / 6) * math.pi / 2 / norm / unit
+            ends = (f"{float(f'{error:.2g}'):g}" for error in (least, 2 * least))
+            errors.append(" to ".join(ends) if 1e-3 < least < 2e5 else "")
+        default = [f"float{torch.finfo(t).bits}" for t, n in DEFAULT_MODULI.items() if n == count]
+        rows.append([f"`\"{word}\"`", str(MODULI[count - 1]), f"{math.log2(norm):.1f}", *errors,
+                     *(default or [""])])  # fmt: skip
+    head = ["`precision`", "adds the modulus", "bits of a norm", "error, in 2^-53 S",
+            "in 2^-24 S", '`"int8"` of']  # fmt: skip
+    return markdown([Table(head, rows, tail=1)])
+
+
+#: Whose products may be good enough.
+PAIRS = (
+    ("normal", "normal"), ("normal", "ReLU of normal"), ("ReLU of normal", "ReLU of normal"),
+    ("normal", "one in ten isn't 0"), ("exp(normal)", "exp(normal)"),
+    ("exp(2 x normal)", "exp(2 x normal)"),
+)  # fmt: skip
+
+
+def overlaps() -> str:
+    """What becomes of lines of some distributions, by the rule of `reconstruct_kernel`."""
+    rows = []
+    for names in PAIRS:
+        usual, least = residues.overlap(*(residues.LINES[name] for name in names))
+        said = []
+        for dtype, count in DEFAULT_MODULI.items():
+            loss = 0.5 / (largest_norm(count, DEPTH) * allowed(count, torch.finfo(dtype).eps))
+            # Of two lines together it is 2 to 4 times that, as their norms fit.
+            good = sum(each * loss <= least for each in (2, 4))
+            said.append(("again", "as norms are", "by int8")[good])
+        rows.append([*names, f"{usual:.2f}", f"{least:.4f}", *said])
+    head = ["rows of A", "columns of B", "overlap", "by the facts, at least",
+            *(f"float{torch.finfo(t).bits}" for t in DEFAULT_MODULI)]  # fmt: skip
+    return markdown([Table(head, rows, words=2, tail=2)])

@@ -11,6 +11,7 @@ from . import (
     one_tile,
     overlap,
     raster,
+    residues,
     split,
     swizzle,
     timelines,
@@ -43,6 +44,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "buffers": overlap.buffers,
     "skewed-words": words.skewed,
     "folded-triangle": triangle.folded,
+    "residues": residues.theorem,
 }
 
 

@@ -1,6 +1,7 @@
 """Pictures of the concept pages: each is drawn from a formula, and shows what the formula says."""
 
 import itertools
+import math
 import re
 
 import pytest
@@ -9,8 +10,20 @@ from cuda_reference.types.fragments import fragment, ldmatrix
 from docs import concept_pages, pictures
 from docs.exercises import ex_cluster
 from docs.lessons import measured
-from docs.pictures import banks, clusters, draw, energy, formulas, fragments, raster, split, swizzle
+from docs.pictures import (
+    banks,
+    clusters,
+    draw,
+    energy,
+    formulas,
+    fragments,
+    raster,
+    residues,
+    split,
+    swizzle,
+)
 from perf.rows import REFERENCE
+from tritemm.problem import MODULI
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
@@ -218,3 +231,37 @@ def test_levels_move_less_with_wgmma():
     mma, wgmma = energy.moved()
     assert wgmma.shared < mma.shared and wgmma.instructions * 100 < mma.instructions
     assert mma.memory < mma.l2 < mma.shared and wgmma.memory < wgmma.l2 < wgmma.shared
+
+
+# Residues
+
+
+def test_every_number_has_a_place():
+    found = residues.places()
+    assert sorted(found.values()) == list(range(-7, 8)) and len(found) == 15
+    place = tuple(residues.symmetric(residues.dot(residues.ROW, residues.COLUMN), p)
+                  for p in residues.FEW)  # fmt: skip
+    assert found[place] == residues.dot(residues.ROW, residues.COLUMN)
+
+
+def test_moduli_are_the_largest_that_are_coprime():
+    found: list[int] = []
+    for p in range(256, 1, -1):
+        if all(math.gcd(p, q) == 1 for q in found):
+            found.append(p)
+    assert tuple(found[: len(MODULI)]) == MODULI
+
+
+def test_the_example_is_exact():
+    for row, column in itertools.product(residues.ROWS, residues.COLUMNS):
+        assert residues.recombined(row, column) == residues.dot(row.numbers, column.numbers)
+    for line in (*residues.ROWS, *residues.COLUMNS):
+        own = MODULI[: residues.COUNT]
+        assert math.hypot(*line.numbers) <= math.sqrt(math.prod(own) / 2)
+        assert all(-128 <= n < 128 for p in own for n in residues.residues(line.numbers, p))
+
+
+@pytest.mark.parametrize("names", [*itertools.combinations_with_replacement(residues.LINES, 2)])
+def test_facts_bound_the_overlap(names):
+    usual, least = residues.overlap(*(residues.LINES[name] for name in names))
+    assert 0 <= least <= usual <= 1

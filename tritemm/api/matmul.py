@@ -63,8 +63,10 @@ def matmul(
             fields, {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8, ...}.
         batch_invariant: row i of the result has the same bits however many rows and batches
             there are. Also holds for the gradient with respect to `input`.
-        precision: how float32 is multiplied: "ieee", "tf32", "bf16x3", "tf32x3",
-            "bf16x6" or "bf16x9". None follows `torch.backends.cuda.matmul.fp32_precision`.
+        precision: how float32 is multiplied: "ieee", "tf32", "bf16x3", "tf32x3", "bf16x6" or
+            "bf16x9". None follows `torch.backends.cuda.matmul.fp32_precision`. How float32 or
+            float64 is: "ieee", "int8" (by int8 tensor cores, with as many moduli as the type
+            needs), or "int8x5" to "int8x16", by so many.
         accumulate: float32 (default) or float16 for float16 operands. Others have one choice.
         out_dtype: type of the result: by default the operands', int32 for int8. 16-bit and
             float32 operands may ask for float16, bfloat16 or float32.

@@ -39,8 +39,8 @@ class Linear(nn.Linear):
         bias, device, dtype: as `torch.nn.Linear` has them.
         activation: None, "relu", "gelu", "gelu_tanh", "silu", or gated: "swiglu", "geglu".
         batch_invariant: a row's result has the same bits whatever rows stand beside it.
-        precision: how float32 is multiplied, as `tritemm.matmul` takes it. Operands of another
-            type, also by autocast, are multiplied without it.
+        precision: how float32 is multiplied, as `tritemm.matmul` takes it: "int8" too. Operands of
+            another type, float64 among them and also by autocast, are multiplied without it.
 
     Shapes: [..., in_features] -> [..., out_features].
 
