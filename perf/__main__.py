@@ -9,6 +9,7 @@ from tritemm.machine.command import status_of
 
 from .experiments import (
     conform,
+    errors,
     experts,
     host,
     joules,
@@ -29,7 +30,7 @@ from .experiments import (
 #: In the order of the help. A new experiment is a module of `perf.experiments`, and a word here.
 COMMANDS = (
     *(race, suite, serving, moe, experts, ladder, sweep, host, joules, model, roofline),
-    *(search, regret, conform, profile, show),
+    *(search, regret, conform, errors, profile, show),
 )
 
 

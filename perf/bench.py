@@ -90,7 +90,7 @@ class CudaBench:
         return graph, results
 
     def verify(self, loop: Loop, accumulate: str | None = None) -> Verdict:
-        given = loop.replay, loop.launches, accumulate, loop.results, loop.dense
+        given = loop.replay, loop.launches, accumulate, loop.results, loop.dense, loop.split
         return verify(self.case, self.sets, *given)
 
     def settle(self, loops: Sequence[Loop]) -> State:
@@ -142,7 +142,8 @@ class Sustained(CudaBench):
         lead = 0 if slow else max(1, round(self.plan.lead / (launches * seconds)))
         timer = self._timer(graph, launches, repeats, lead)
         replay = functools.partial(repeat, graph, repeats)
-        return Loop(total, seconds, replay, timer, results, dense=competitor.dense)
+        kind = {"dense": competitor.dense, "split": competitor.split}
+        return Loop(total, seconds, replay, timer, results, **kind)
 
     def _launches(self, seconds: float) -> int:
         """Enough for a replay to last, in whole cycles over the buffers unless one is enough."""
@@ -191,7 +192,8 @@ class Burst(CudaBench):
         replay()
         seconds = _timed(replay) / len(graphs)
         timer = self._timer(graphs)
-        return Loop(len(graphs), seconds, replay, timer, results, dense=competitor.dense)
+        kind = {"dense": competitor.dense, "split": competitor.split}
+        return Loop(len(graphs), seconds, replay, timer, results, **kind)
 
     def _timer(self, graphs: Sequence[torch.cuda.CUDAGraph]) -> Callable[[], Sample]:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -86,7 +86,7 @@ class Ending:
 class Case:
     """`batch` products C = A B with A M x K and B K x N; `layout` is N (stored as written) or T.
 
-    `precision` says how fp32 operands are multiplied, as in `tritemm.problem.Problem`; `out_dtype`
+    `precision` says how fp32 and fp64 are multiplied, as in `tritemm.problem.Problem`; `out_dtype`
     is None where the output has the operands' own type (`OUTPUT`). `ending` is what follows the
     product, in words; None: nothing. Of `groups` M, or K, is that of all together. `scaling`, of
     `SCALINGS`, says what scales operands of 8 bits have; None: none.
@@ -189,7 +189,8 @@ class Case:
         return f"{batch}{self.M} x {self.N} x {self.K}"
 
     def __str__(self) -> str:
-        precision = f" ({self.precision})" if self.dtype == "fp32" else ""
+        said = self.dtype == "fp32" or self.precision != "ieee"
+        precision = f" ({self.precision})" if said else ""
         output = f" -> {self.out_dtype}" if self.out_dtype else ""
         accumulate = (
             "" if self.accumulate == ACCUMULATE[self.dtype] else f", {self.accumulate} accumulator"

@@ -185,7 +185,7 @@ def matmul_options(case: Case, kernel: str) -> dict:
     """The keyword arguments of `tritemm.matmul` that ask for the case."""
     return {
         "kernel": kernel,
-        "precision": case.precision if case.dtype == "fp32" else None,
+        "precision": case.precision if case.dtype in ("fp32", "fp64") else None,
         "accumulate": DTYPES[case.accumulate] if case.dtype == "fp16" else None,
         "out_dtype": DTYPES[case.output] if case.output != OUTPUT[case.dtype] else None,
     }
@@ -201,7 +201,13 @@ def of_matmul(case: Case, operands: Operands, word: str, **more) -> Competitor:
     except (NotImplementedError, ValueError) as error:  # a type or a problem that is refused
         return Competitor(word, lambda a, b, c: None, ladder=TRITON, refusal=str(error))
     run = lambda a, b, c: tritemm.matmul(a, b, out=c, **options)  # noqa: E731
-    return of_rung(word, run, choice.kernel, choice.config)
+    split = is_split(choice.problem, choice.config)
+    return of_rung(word, run, choice.kernel, choice.config, split=split)
+
+
+def is_split(problem: Problem, config: Config) -> bool:
+    """Whether operands are multiplied as planes of bf16, or as residues."""
+    return problem.splits and config.PACK == "ab"
 
 
 def ladders(

@@ -35,7 +35,7 @@ class Competitor:
     `rivals` are more competitors to compare it with. `accumulate` is its accumulator where that
     is not the case's. `fault` says what its maker found wrong with its results. A rung is wrong
     beyond the error bound, and what is no rung beyond `slack` times it. In a race of groups what is
-    `dense` multiplies as `operands.alone` has it.
+    `dense` multiplies as `operands.alone` has it. What is `split` multiplies planes or residues.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Competitor:
     fault: str | None = None
     slack: float = math.inf
     dense: bool = False
+    split: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Loop:
 
     `replay` runs them, untimed; `time` runs and times them. `results` are what the launches over
     each set of operands leave, where that isn't in its c: None, or all of it is empty. `name` is
-    whose work it is, where a bench needs that; `dense` as of the competitor.
+    whose work it is, where a bench needs that; `dense` and `split` as of the competitor.
     """
 
     launches: int
@@ -95,6 +96,7 @@ class Loop:
     results: Sequence[Any] = ()
     name: str = ""
     dense: bool = False
+    split: bool = False
 
     @property
     def slow(self) -> bool:

@@ -187,6 +187,7 @@ def verify(
     accumulate=None,
     results: Sequence[torch.Tensor | None] = (),
     dense: bool = False,
+    split: bool = False,
 ) -> Verdict:
     """Poison, replay, and judge the outputs that `launches` products in a row must have written.
 
@@ -195,7 +196,7 @@ def verify(
     terms, so there the same outputs must also be exact for small integers. `accumulate` judges by
     that accumulator, not by the case's. `results`: of `engine.Loop`; they count where something
     follows the product, it is of groups or has scales, and a product alone must be in C. What is
-    `dense` is judged as `alone`.
+    `dense` is judged as `alone`, and what is `split` by the bound of planes or residues.
     """
     accumulate = accumulate or case.accumulate
     if dense:
@@ -219,7 +220,7 @@ def verify(
     ends = sorted({0, len(reached) - 1})
     # To accumulate, a set has got its product as often as it was launched on.
     verdicts = [
-        _judged(case, accumulate, len(range(i, launches, len(sets))), *strip)
+        _judged(case, accumulate, split, len(range(i, launches, len(sets))), *strip)
         for i in ends
         for product in products(case, *reached[i])
         for strip in _strips(case, *product)
@@ -232,7 +233,7 @@ def verify(
     return max(verdicts, key=lambda verdict: (not verdict.ok, verdict.worst))
 
 
-def _judged(case: Case, accumulate: str, times: int, a, b, c, *more) -> Verdict:
+def _judged(case: Case, accumulate: str, split: bool, times: int, a, b, c, *more) -> Verdict:
     """C of A and B, and what follows them; `times` over, to accumulate.
 
     Whatever scales there are, int32 holds the product without them.
@@ -243,6 +244,7 @@ def _judged(case: Case, accumulate: str, times: int, a, b, c, *more) -> Verdict:
         return check(c, a, b, scales=scales)
     bias, residual = more[:2] or (None, None)
     after, how = case.after, {"accumulate": DTYPES[accumulate], "precision": case.precision}
+    how["planes"] = split
     alpha = float(times if after.accumulate else 1)
     ending = EpilogueInputs(bias, residual, after.activation, alpha, 1.0)
     how["ending"] = None if case.ending is None else ending
@@ -322,7 +324,7 @@ def exactly(c: torch.Tensor, want: torch.Tensor) -> Verdict:
 def reference(case: Case, accumulate: str | None = None):
     """`run(a, b, c)` of cuBLAS with the case's accumulator or, of fp16 or with scales, another one.
 
-    fp32 operands are multiplied as the case's precision says where torch can (ieee, tf32), else in
+    fp32 and fp64 are multiplied as the case's precision says where torch can (ieee, tf32), else in
     IEEE. fp8 operands have one scale of 1 each where the case has none, and torch's default,
     `use_fast_accum=False`, unless they are accumulated `FAST`. Torch has no int8 product with
     scales: its fastest part of one, `torch._int_mm`, leaves them out, in a new tensor.

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tritemm.dtypes import PRECISIONS
+from tritemm.problem import RESIDUES
 
 from .case import ACCUMULATE, INT4_GROUP, OUTPUT, SCALINGS, WHOLE, Case, parse_layout
 
@@ -46,9 +47,10 @@ class Problem:
 def read_suite(path: Path = SUITE) -> list[Problem]:
     """The problems of a CSV file, or of a JSON list of objects, with `SIZES_OF` and more.
 
-    `dtype` is a name of `perf.case.DTYPES` or tf32, which is fp32 multiplied so. `ending` says what
-    follows each product, in the words of `perf.case.WORDS`, and `scaling`, of `perf.case.SCALINGS`,
-    what scales operands of 8 bits have; those of fp8 have them by rows where nothing is said.
+    `dtype` is a name of `perf.case.DTYPES`, or says how fp32 is multiplied: tf32, bf16x6 ...; or
+    int8xN, how fp32 or fp64 is, which of them `out_dtype` says. `ending` says what follows each
+    product, in the words of `perf.case.WORDS`, and `scaling`, of `perf.case.SCALINGS`, what scales
+    operands of 8 bits have; those of fp8 have them by rows where nothing is said.
 
     Raises:
         ValueError: names the file, the line and what is wrong there.
@@ -76,9 +78,8 @@ def _problem(given: Mapping[str, str], number: int) -> Problem:
         if not line[name].isdecimal() or int(line[name]) < 1:
             raise ValueError(f"{name} is a count of 1 or more, not {line[name]!r}")
         counts[name] = int(line[name])
-    weight, dtype, precision = counts.pop("weight"), line["dtype"], "ieee"
-    if dtype in PRECISIONS:
-        dtype, precision = "fp32", dtype
+    weight = counts.pop("weight")
+    dtype, precision = _operands(line["dtype"], line["out_dtype"])
     for name in (dtype, line["out_dtype"]):
         if name not in ("", *ACCUMULATE, *OUTPUT.values()):
             raise ValueError(f"a type is one of {', '.join((*ACCUMULATE, 'tf32'))}, not {name!r}")
@@ -98,6 +99,18 @@ def _problem(given: Mapping[str, str], number: int) -> Problem:
     check_ending(case)
     check_scaling(case)
     return Problem(line["id"] or str(number), line["class"], line["name"], case, weight)
+
+
+def _operands(word: str, out_dtype: str) -> tuple[str, str]:
+    """The operands' type and how it is multiplied, as a file's `dtype` says it."""
+    if word in ACCUMULATE or word not in PRECISIONS:
+        return word, "ieee"
+    if word not in RESIDUES:
+        return "fp32", word
+    if out_dtype not in ("fp32", "fp64"):
+        told = f"{word} multiplies fp32 or fp64, which out_dtype says, not {out_dtype!r}"
+        raise ValueError(told)
+    return out_dtype, word
 
 
 def check_ending(case: Case) -> None:

@@ -12,9 +12,9 @@ the schema's number changes when a field changes its meaning.
 A heading
     schema        2
     experiment    the command: race, suite, random, serving, ladder, sweep, host, joules, model,
-                  roofline, regret, moe, experts; linear, scaled: `race` of perf/linear.csv and of
-                  perf/scaled.csv; invariant: `suite --batch-invariant`; peers and random peers:
-                  `suite` and `random` with `--peers`
+                  roofline, regret, moe, experts, errors; linear, scaled: `race` of perf/linear.csv
+                  and of perf/scaled.csv; invariant: `suite --batch-invariant`; peers and random
+                  peers: `suite` and `random` with `--peers`
     run           when the command began, UTC, ISO 8601; absent from the oldest rows
     command       what was run
     environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown
@@ -30,13 +30,15 @@ A race
                   "host call ...", "host routed ...": the same of calls as models make them, and of
                   torch's own calls with and without `tritemm.enabled()`;
                   "model eager", "model compiled", "model graph": steps of a whole model in a row;
-                  "layer": a layer of experts in a row, as CUDA graphs
+                  "layer": a layer of experts in a row, as CUDA graphs;
+                  "errors": one product, which is not timed
     case          {M, N, K, layout, dtype, accumulate, precision, batch, out_dtype, ending, groups,
                   scaling}, as in `perf.case`. Of model: the product of its head; of experts: a
                   product of as many operations
     problem       {id, class, name} of the file's line, and its weight if it has one; of the random
                   problem, the kind of call, the linear layer, or the model and what it does; of
-                  serving, moe and experts, class and name are the model and the layer
+                  serving, moe and experts, class and name are the model and the layer; of errors
+                  class is what `perf.grading` calls the operands
     roof          [TFLOP/s, GB/s]: the dense rate of the type at the clock that a large bf16 product
                   settles at (of roofline: the type's own), and that of a copy; measured by the
                   same command (`perf.roof`)
@@ -56,7 +58,7 @@ A row
                   `use_fast_accum=True`, and int8's "cublas" leaves them out; of moe "cublas" is
                   `torch._grouped_mm`, "dense ..." is one dense product of as many operations, by
                   torch and by tritemm; of experts "cublas" and "batched_mm" are transformers' ways,
-                  the first its "grouped_mm"
+                  the first its "grouped_mm"; of errors, the precision that tritemm was asked for
     ladder        "triton" or "cuda" (`cuda_reference`); absent for cuBLAS
     rung, number  the rung's word and its number on its ladder; absent for cuBLAS. Of model: "auto"
                   and none, for many products
@@ -71,6 +73,10 @@ A row
     agreement     of model: {logits or loss and gradients: norm of the error against the model in
                   fp32, over that of the values; "... to torch", of some: that of the difference
                   from torch's results}; null is not finite
+    errors        of errors: {largest, rms} error of an element, in units of 2**-24 (fp64: 2**-53)
+                  of sum |a| |b|; rms is the root mean square
+    multiplied    of errors: "ieee" where tritemm chose that in place of the competitor, and "again"
+                  where it multiplied so once more, because of what the operands hold
     launches      products per timed replay; of model: steps; of experts: graphs
     rounds        rounds it took part in
     us            quantiles
@@ -152,6 +158,8 @@ class Row(Heading):
     reason: str | None = None
     worst: float | None = None
     agreement: dict[str, float | None] | None = None
+    errors: dict[str, float] | None = None
+    multiplied: str | None = None
     launches: int | None = None
     rounds: int | None = None
     us: Quantiles | None = None

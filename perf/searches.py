@@ -28,7 +28,7 @@ from tritemm.spec import Config, Kernel
 from . import cli
 from .bench import QUICK, Quick
 from .case import FAST, OUTPUT, Case
-from .competitors import Candidate, of_rung, per_line, problem_of
+from .competitors import Candidate, is_split, of_rung, per_line, problem_of
 from .engine import Bench, Competitor, Loop, admit
 from .operands import reference
 from .race import HUNGRY
@@ -157,7 +157,8 @@ class Task:
             kernel, self.problem, config, a, b, c, *per_line(self.case, *more)
         )
         refusal = kernel.why_not(config.view(self.problem))
-        return of_rung(option.name, run, kernel, config, refusal=refusal)
+        known = {"refusal": refusal, "split": is_split(self.problem, config)}
+        return of_rung(option.name, run, kernel, config, **known)
 
 
 def search(

@@ -21,8 +21,8 @@ from tritemm.rungs import RUNGS
 
 from .rows import CUDA, TRITON, Row
 
-#: What is timed in these modes is a kernel; in the others it is Python, or a whole model.
-MODES = ("sustained", "burst", "settled", "in bursts")
+#: What is measured in these modes is a kernel; in the others it is Python, or a whole model.
+MODES = ("sustained", "burst", "settled", "in bursts", "errors")
 #: What a caption has to add about kernels that are other ones today.
 CHANGED = "; the kernels have changed since"
 
@@ -45,10 +45,11 @@ def note(rows: Iterable[Row]) -> str:
 
     Rows that are older than the hashes may be of any.
     """
-    timed = [row for row in rows if row.us and row.ladder and row.mode in MODES]
-    if any(row.code and row.code != hash_of(row) for row in timed):
+    own = (row for row in rows if row.ladder and row.mode in MODES)
+    measured = [row for row in own if row.us or row.errors]
+    if any(row.code and row.code != hash_of(row) for row in measured):
         return CHANGED
-    return "; the kernels may have changed since" if any(not row.code for row in timed) else ""
+    return "; the kernels may have changed since" if any(not row.code for row in measured) else ""
 
 
 def files_of(path: Path) -> list[Path]:

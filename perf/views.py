@@ -57,7 +57,7 @@ class View:
     def chosen(self, rows: Sequence[Row], selection: Selection) -> list[Row]:
         """Empty if nothing was measured."""
         found = self.choose(rows, selection)
-        return found if any(row.us for row in found) else []
+        return found if any(row.us or row.errors for row in found) else []
 
     def table(self, rows: list[Row], selection: Selection) -> str:
         return tables.markdown(self.parts(rows, selection))

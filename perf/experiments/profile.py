@@ -169,7 +169,7 @@ def ready(entrant: Competitor, case: Case) -> Callable[[], None]:
 
     try:
         launch()
-        verdict = verify(case, sets, launch, 1)
+        verdict = verify(case, sets, launch, 1, split=entrant.split)
         for _ in range(WARM):
             launch()
         torch.cuda.synchronize()

@@ -24,7 +24,7 @@ python -m perf race --cases perf/int4.csv --class decode
 DESCRIBED = (
     "Race tritemm.matmul, linear where something follows the product or the weight has 4 bits, and "
     "scaled_mm where operands of 8 bits have scales, on your own shapes. The file, CSV or a JSON "
-    "list, has M, N and K, and if it likes id, class, name, batch, dtype (bf16, tf32, fp8 ...), "
+    "list, has M, N and K, and if it likes id, class, name, batch, dtype (bf16, tf32, int8x7 ...), "
     "out_dtype, layout (NT ...), ending (bias gelu, residual, int4 ...), scaling (tensor, row, "
     "block ...) and weight, how often a product is run."
 )

@@ -99,7 +99,7 @@ def to_json(task: Task, result: Result) -> dict[str, Any]:
         "us": us, "predicted_us": predicted,
     }  # fmt: skip
     more = {
-        "precision": case.precision if case.dtype == "fp32" else None,
+        "precision": case.precision if case.dtype == "fp32" or case.precision != "ieee" else None,
         "accumulate": task.how if task.how != ACCUMULATE[case.dtype] else None,
         "scaling": case.scaling,
         "error": result.error,

@@ -11,6 +11,7 @@ from ..case import parse_layout, parse_size
 from ..rows import read, recorded
 from ..views import Selection
 from . import (
+    errors,
     experts,
     host,
     joules,
@@ -30,7 +31,7 @@ VIEWS = {
     name: view
     for module in (
         *(rungs, suite, peers, serving, moe, experts, roofline, regret, race, host, joules),
-        *(model, sweep),
+        *(model, sweep, errors),
     )
     for name, view in module.VIEWS.items()
 }

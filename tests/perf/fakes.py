@@ -131,13 +131,14 @@ class FakeBench:
         def timer():
             return Sample(seconds * self.clock.slowness(), State(1400.0, 690.0, 60.0))
 
-        return Loop(launches, seconds, replay, timer, results, dense=competitor.dense)
+        kind = {"dense": competitor.dense, "split": competitor.split}
+        return Loop(launches, seconds, replay, timer, results, **kind)
 
     def recover(self):
         self.recovered += 1
 
     def verify(self, loop, accumulate=None):
-        given = loop.replay, loop.launches, accumulate, loop.results, loop.dense
+        given = loop.replay, loop.launches, accumulate, loop.results, loop.dense, loop.split
         return operands.verify(self.case, self.sets, *given)
 
     def settle(self, loops):

@@ -10,6 +10,7 @@ import types
 import pytest
 import torch
 
+import tritemm
 from cuda_reference import loader
 from perf import bench, competitors, engine, machine, operands, rungs, stats
 from perf.case import Case
@@ -36,6 +37,7 @@ from tests.perf.fakes import (
 )
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS
+from tritemm.spec import Config
 
 pytestmark = pytest.mark.host
 
@@ -208,6 +210,47 @@ def test_the_reference_is_right(case):
     except (NotImplementedError, RuntimeError) as error:
         pytest.skip(f"torch has it on a GPU only: {error}"[:80])
     assert operands.verify(case, [given], lambda: run(*given), 1).ok
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize(("dtype", "precision"), [
+    ("fp32", "bf16x9"), ("fp32", "int8x7"), ("fp64", "int8x15"),
+])  # fmt: skip
+def test_what_is_split_is_judged_by_the_bound_of_that(dtype, precision, split):
+    """An error between the two bounds of a sum of 4096 terms."""
+    case = Case(8, 8, 4096, "NT", dtype, dtype, precision)
+
+    def run(a, b, c):
+        sizes = a.double().abs() @ b.double().abs()
+        c.copy_(a.double() @ b.double() + 100 * torch.finfo(a.dtype).eps * sizes)
+
+    torch.manual_seed(0)
+    entrant = admit(Competitor("x", run, rung="x", split=split), FakeBench(case, {}), Plan())
+    assert entrant.outcome == ("wrong" if split else "measured")
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [
+    ("fp32", "bf16x6"), ("fp32", "int8x7"), ("fp64", "int8x15"), ("fp64", "ieee"),
+])  # fmt: skip
+def test_tritemm_is_asked_for_the_cases_precision(monkeypatch, dtype, precision):
+    case, asked = Case(24, 16, 40, "NT", dtype, dtype, precision), []
+    given = operands.operands(case, "cpu")
+    entrant = competitors.of_matmul(case, given, "auto")
+    assert not entrant.split and entrant.refusal is None  # the interpreter splits nothing
+    matmul = tritemm.matmul
+    watched = lambda *a, **options: asked.append(options["precision"]) or matmul(*a, **options)  # noqa: E731
+    monkeypatch.setattr(tritemm, "matmul", watched)
+    assert admit(entrant, FakeBench(case, {}), Plan()).outcome == "measured"
+    assert set(asked) == {precision}
+
+
+@pytest.mark.parametrize(("precision", "PACK", "split"), [
+    ("int8x15", "ab", True), ("int8x15", "", False), ("ieee", "ab", False),
+])  # fmt: skip
+def test_residues_are_split_where_both_are_made(precision, PACK, split):
+    a = torch.empty(8, 8, dtype=torch.float64)
+    problem = Problem.of(a, a, a, precision=precision)
+    assert competitors.is_split(problem, Config(16, 16, 16, PACK=PACK)) is split
 
 
 def test_the_reference_multiplies_as_the_case_says():

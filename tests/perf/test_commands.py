@@ -17,7 +17,7 @@ HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout,ending"
 SUITE = f"{HEAD}\nA,decode,small,1,32,24,40,fp16,fp16,NT,\nB,one,x,1,32,32,64,bf16,bf16,NT,\n"
 MEASURING = (
     "suite", "serving", "random", "moe", "experts", "ladder", "roofline", "host", "joules",
-    "model", "sweep", "search", "regret", "conform",
+    "model", "sweep", "search", "regret", "conform", "errors",
 )  # fmt: skip
 
 
@@ -66,6 +66,10 @@ REFUSED = [
     ("moe --limit 2 --part 3/3", "only 2 problems"),
     ("experts --work back", "one of forward, train, not 'back'"),
     ("model --modes jit", "one of eager, compiled, graph, not 'jit'"),
+    ("errors --dtype bf16", "one of fp32, fp64, not 'bf16'"),
+    ("errors --data random", "one of uniform, normal, rows, columns, along-k, phi1, phi2, phi4"),
+    ("errors --size 8x9", "a size is"),
+    ("errors --dtype fp64 --data subnormal", "no operands of this kind are of this type"),
     ("profile tilde", "no rung is called 'tilde'; there are simt"),
     ("profile tilde", "wgmma_fp8, auto, cublas\n"),
     ("profile cublas --dtype bf16 --accumulate fp16", "bf16 is accumulated in fp32"),

@@ -93,6 +93,9 @@ def test_the_suite_is_read():
         (HEAD + "A,one,x,1,0,2,3,bf16,bf16,NT\n", "line 2: M is a count of 1 or more, not '0'"),
         (HEAD + "A,one,x,1,2,2,3,bf17,bf16,NT\n", "a type is one of .*, not 'bf17'"),
         (HEAD + "A,one,x,1,2,2,3,int32,int32,NT\n", "int32 is no type of operands"),
+        (HEAD + "A,one,x,1,2,2,3,int8x4,fp32,NT\n", "a type is one of .*, not 'int8x4'"),
+        (HEAD + "A,one,x,1,2,2,3,int8x7,,NT\n", "int8x7 multiplies fp32 or fp64, which out_dtype"),
+        (HEAD + "A,one,x,1,2,2,3,int8x7,bf16,NT\n", "which out_dtype says, not 'bf16'"),
         (HEAD + "A,one,x,1,2,2,3,bf16,bf16,NX\n", "a layout is"),
         (HEAD + "A,one,x,1,2,2,3,bf16,bf16,NT\n" * 2, "line 3: a second A"),
         ("A,one,x,2,8,8,8,bf16,bf16,NT,bias", "one 16-bit product"),
@@ -121,6 +124,20 @@ def test_what_is_wrong_with_a_file_is_named(tmp_path, text, message):
     path.write_text(text if "\n" in text else f"{HEAD.strip()},ending\n{text}\n")
     with pytest.raises(ValueError, match=f"mine.csv.*{message}"):
         problems.read_suite(path)
+
+
+def test_how_a_type_is_multiplied_is_said_in_place_of_it(tmp_path):
+    found = {p.id: p.case for p in problems.read_suite(problems.SUITE.with_name("fp32.csv"))}
+    assert found["X2"] == Case(8192, 8192, 8192, "NN", "fp32", precision="bf16x6")
+    assert found["R3"] == Case(8192, 14336, 4096, "NT", "fp32", precision="int8x7")
+    path = tmp_path / "mine.csv"
+    path.write_text(HEAD + "A,one,x,1,8,9,10,int8x15,fp64,NN\nB,one,x,1,8,9,10,int8x15,fp32,NT\n")
+    wide, narrow = (problem.case for problem in problems.read_suite(path))
+    assert wide == Case(8, 9, 10, "NN", "fp64", "fp64", "int8x15") and wide.output == "fp64"
+    assert narrow == Case(8, 9, 10, "NT", "fp32", precision="int8x15")
+    assert str(wide) == "8 x 9 x 10 NN, fp64 (int8x15)"
+    path.write_text("M,N,K,dtype,out_dtype,scaling\n8,9,10,int8,,\n8,9,10,int8,fp32,row\n")
+    assert [problem.case.dtype for problem in problems.read_suite(path)] == ["int8", "int8"]
 
 
 def test_random_problems_are_the_seeds_of_every_kind_and_log_uniform():
