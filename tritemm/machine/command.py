@@ -51,7 +51,12 @@ def bar(rounds: Iterable, **shown) -> Iterable:
 
 def refuse(command: str, reason: object) -> int:
     """Say on stderr why the command can't be done; returns its status."""
-    if isinstance(reason, OSError) and reason.filename is not None:  # its number says nothing
-        reason = f"{reason.filename}: {reason.strerror}"
-    print(f"{f'tritemm {command}'.rstrip()}: {reason}", file=sys.stderr)
+    print(f"{f'tritemm {command}'.rstrip()}: {sentence(reason)}", file=sys.stderr)
     return 2
+
+
+def sentence(reason: object) -> object:
+    """An error of the system's in words, without its number; any other reason as it is."""
+    if isinstance(reason, OSError) and reason.filename is not None:
+        return f"{reason.filename}: {reason.strerror}"
+    return reason
