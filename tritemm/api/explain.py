@@ -14,10 +14,10 @@ from ..arch import gpus
 from ..dispatch.request import word_of
 from ..dtypes import checked_epilogue
 from ..problem import Activation, Device, EpilogueInputs, result_shape
-from .arguments import OPTIONS, Options, check_dense, check_options, operands
+from .arguments import OPTIONS, Options, check_dense, check_options
 from .epilogue import activation_of, check_symmetric
 from .matmul import DEFAULTS
-from .scaled import output_type, scales_of
+from .scaled import operands_of
 
 
 def explain(
@@ -65,13 +65,10 @@ def explain(
     named: Any = DEFAULTS | options
     kernel, config, batch_invariant, *types = (named[name] for name in OPTIONS)
     asked = word_of(kernel, config, batch_invariant), *types
-    given, found = asked, None
-    if scales is None:
-        a, b, given = operands(input, other, None, asked, "explain")
-    else:
-        others = {"precision": types[0], "accumulate": types[1], "symmetric": symmetric}
-        a, b, found = input, other, scales_of(input, other, scales, use_fast_accum, **others)
-        given = *asked[:-1], output_type(asked[-1])
+    others = {"precision": types[0], "accumulate": types[1], "symmetric": symmetric}
+    a, b, given, found = operands_of(
+        "explain", input, other, asked, scales, use_fast_accum, **others
+    )  # fmt: skip
     word, precision, accumulate, out_dtype = given
     after = activation_of(activation, b)
     checked_epilogue(a.dtype if found is None else torch.float32, after)

@@ -16,7 +16,7 @@ from ..problem.config import Config
 from ..rungs import Rung
 from ..runtime.sizes import holds, known
 from ..spec import Kernel
-from .arguments import check_dense
+from .arguments import check_dense, operands
 from .epilogue import checked
 from .groups import check_groups, epilogue_of_groups, with_biases
 from .result import written
@@ -223,19 +223,22 @@ def _check_as_stored(swizzle_a, swizzle_b, contraction_dim) -> None:
         raise ValueError(f"contraction_dim is {contraction_dim}; K is mat_a's last: leave it out")
 
 
-def scales_of(
-    a, b, scales: Sequence, fast: bool, **others
-) -> tuple[torch.Tensor, torch.Tensor, bool]:  # fmt: skip
-    """What `Problem.of` takes of a and b, matrices, and of a scale and a recipe for each.
+def operands_of(
+    function: str, input, other, asked: tuple, scales: Sequence | None, fast: bool, **others
+) -> tuple:
+    """`operands`, and what `Problem.of` takes of `scales`: a scale and a recipe of each, or None.
 
     `others`: options by name that `scaled_mm` hasn't, all of which must be left out.
     """
+    if scales is None:
+        return *operands(input, other, None, asked, function), None
     if not isinstance(scales, (list, tuple)) or len(scales) != 4:
         raise TypeError("scales are scale_a, its recipe, scale_b and its recipe, as of scaled_mm")
     for name, value in others.items():
         if value:
             raise ValueError(f"{name}={value!r} is not for products with scales; leave it out")
-    return _of_matrices(a, b, _unwrapped(*scales), fast)
+    found = _of_matrices(input, other, _unwrapped(*scales), fast)
+    return input, other, (*asked[:-1], output_type(asked[-1])), found
 
 
 def _of_matrices(a, b, scales: tuple, fast: bool) -> tuple[torch.Tensor, torch.Tensor, bool]:

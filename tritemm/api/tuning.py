@@ -41,9 +41,8 @@ from ..problem import (
 from ..problem.config import Config, config_of
 from ..runtime.clock import elapsed
 from ..spec import Kernel
-from .arguments import operands
 from .epilogue import activation_of
-from .scaled import output_type, scales_of
+from .scaled import operands_of
 
 #: Candidates that are predicted to take longer than the best by this factor are not tried.
 _WITHIN = 3.0
@@ -134,13 +133,10 @@ def tune(
     Raises what `matmul` raises; RuntimeError without a GPU.
     """
     asked = "auto", precision, accumulate, out_dtype
-    found = None
-    if scales is None:
-        a, b, options = operands(input, other, None, asked, "tune")
-    else:
-        a, b, options = input, other, (*asked[:-1], output_type(out_dtype))
-        others = {"precision": precision, "accumulate": accumulate, "activation": activation}
-        found = scales_of(input, other, scales, use_fast_accum, **others)
+    others = {"precision": precision, "accumulate": accumulate, "activation": activation}
+    a, b, options, found = operands_of(
+        "tune", input, other, asked, scales, use_fast_accum, **others
+    )  # fmt: skip
     if not isinstance(seconds, int | float):
         raise TypeError(f"tune(): seconds must be a number, not {type(seconds).__name__}")
     a, b = a.detach(), b.detach()

@@ -16,7 +16,7 @@ from ..arch import gpus
 from ..compile import asm
 from ..dispatch.request import word_of
 from ..machine.command import refuse
-from ..problem import INTERPRETED, Device, Problem, Unsupported
+from ..problem import INTERPRETED, Device, Unsupported
 from ..rungs import ladder
 from ..version import __version__
 from . import demo, env
@@ -89,22 +89,17 @@ def _option(parser: argparse._ActionsContainer, name: str, default, meaning: str
 
 def _explain(args: argparse.Namespace) -> int:
     try:
-        problem, whose = _problem(args)
+        device, whose = _device(args.gpu, args.sm)
+        job = asm.Job(
+            "simt", 90, args.M, args.N, args.K, args.layout.upper(), args.dtype,
+            args.out_dtype, None, args.precision, activation=args.activation or "",
+        )  # fmt: skip
+        problem = dataclasses.replace(asm.problem_of(job), device=device)
         choice = dispatch.first_choice(problem, word_of(args.kernel))
     except (RuntimeError, ValueError) as error:
         return refuse("explain", error)
-    print(f"device     {whose}\n{choice}")
+    print(f"device     {device.name}{whose}\n{choice}")
     return 0
-
-
-def _problem(args: argparse.Namespace) -> tuple[Problem, str]:
-    """The problem that is asked about, and the words for its device."""
-    device, whose = _device(args.gpu, args.sm)
-    job = asm.Job(
-        "simt", 90, args.M, args.N, args.K, args.layout.upper(), args.dtype,
-        args.out_dtype, None, args.precision, activation=args.activation or "",
-    )  # fmt: skip
-    return dataclasses.replace(asm.problem_of(job), device=device), f"{device.name}{whose}"
 
 
 def _device(gpu: str | None, sm: str | None) -> tuple[Device, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 
@@ -51,29 +52,26 @@ def clusters_at_once(index: int, shared: int) -> tuple[int, ...]:
     Of programs with `shared` bytes of shared memory each, all that an SM has, so that one is on an
     SM. A cluster lies within a GPC, and of how many SMs those are differs from card to card.
     """
-    mode = ctypes.c_int(_RELAXED)  # a capture of this thread's, or of another's, goes on
-    if not _done("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode)):
-        return ()
-    try:
-        return _clusters_at_once(index, shared)
-    finally:
-        _done("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
-
-
-def _clusters_at_once(index: int, shared: int) -> tuple[int, ...]:
     device, count = ctypes.c_int(), ctypes.c_int()
     context, module, function = (ctypes.c_void_p() for _ in range(3))
-    if not (
-        _done("cuDeviceGet", ctypes.byref(device), index)
-        and _done("cuDevicePrimaryCtxRetain", ctypes.byref(context), device.value)
-        and _done("cuCtxPushCurrent_v2", context)
-    ):
-        return ()
     counts: list[int] = []
-    try:
+    mode = ctypes.c_int(_RELAXED)  # a capture of this thread's, or of another's, goes on
+    with contextlib.ExitStack() as undo:
+        if not _done("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode)):
+            return ()
+        undo.callback(_done, "cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
         if not (
-            _done("cuModuleLoadData", ctypes.byref(module), _PROBE)
-            and _done("cuModuleGetFunction", ctypes.byref(function), module, b"probe")
+            _done("cuDeviceGet", ctypes.byref(device), index)
+            and _done("cuDevicePrimaryCtxRetain", ctypes.byref(context), device.value)
+            and _done("cuCtxPushCurrent_v2", context)
+        ):
+            return ()
+        undo.callback(_done, "cuCtxPopCurrent_v2", ctypes.byref(context))
+        if not _done("cuModuleLoadData", ctypes.byref(module), _PROBE):
+            return ()
+        undo.callback(_done, "cuModuleUnload", module)
+        if not (
+            _done("cuModuleGetFunction", ctypes.byref(function), module, b"probe")
             and _done("cuFuncSetAttribute", function, _SHARED_BYTES, shared)
         ):
             return ()
@@ -86,10 +84,6 @@ def _clusters_at_once(index: int, shared: int) -> tuple[int, ...]:
             if not _done("cuOccupancyMaxActiveClusters", *asked):
                 return ()
             counts.append(count.value)
-    finally:
-        if module.value:
-            _done("cuModuleUnload", module)
-        _done("cuCtxPopCurrent_v2", ctypes.byref(context))
     return tuple(counts)
 
 

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import numpy
 from triton import knobs
@@ -44,7 +45,7 @@ class _Kernel(interpreter.InterpretedFunction):
 @contextlib.contextmanager
 def decorating() -> Iterator[None]:
     """What `triton.jit` decorates inside runs in the interpreter."""
-    with _put(interpreter, "InterpretedFunction", _Kernel), _knob():
+    with patch.object(interpreter, "InterpretedFunction", _Kernel), _knob():
         yield
 
 
@@ -59,8 +60,8 @@ def _interpreting() -> Iterator[None]:
                 if isinstance(value, JITFunction):
                     twin = _interpreted(value.fn)
                     setattr(owner, name, _method(twin) if owner is tl.tensor else twin)
-        tensors = _put(interpreter, "_patch_lang_tensor", _patch_tensor)
-        with tensors, _put(interpreter, "_convert_float", _convert), _patching_once(), _knob():
+        ours: dict[str, Any] = {"_patch_lang_tensor": _patch_tensor, "_convert_float": _convert}
+        with patch.multiple(interpreter, **ours, **_patching_once()), _knob():
             yield
     finally:
         # The interpreter leaves some of its patches behind. What it adds stays: kernels need it.
@@ -108,40 +109,25 @@ def _convert(values, source, target, rounding):
     return _convert_of_triton(values, source, target, rounding)
 
 
-@contextlib.contextmanager
-def _patching_once() -> Iterator[None]:
-    """Until the end, what is patched stays so, and is not looked for again.
+def _patching_once() -> dict[str, Any]:
+    """What patches, each for the first argument of a place: it stays patched until the end.
 
-    Triton does that at each call of a function within a kernel, which takes a third of the time.
+    Triton does it at each call of a function within a kernel, which takes a third of the time.
     """
+
+    def first(usual: Any, place: Any) -> Any:
+        patched = set()
+
+        def once(target: Any, *more: Any) -> Any:
+            if place(target) in patched:
+                return None
+            patched.add(place(target))
+            return usual(target, *more)
+
+        return once
+
     places = {"_patch_lang": lambda function: id(function.__globals__), "_patch_builtin": id}
-    with contextlib.ExitStack() as stack:
-        for name, place in places.items():
-            stack.enter_context(_put(interpreter, name, _first(getattr(interpreter, name), place)))
-        yield
-
-
-def _first(patch: Any, place: Any) -> Any:
-    """`patch` for the first argument of each `place`, and nothing for others."""
-    patched = set()
-
-    def once(target: Any, *more: Any) -> Any:
-        if place(target) in patched:
-            return None
-        patched.add(place(target))
-        return patch(target, *more)
-
-    return once
-
-
-@contextlib.contextmanager
-def _put(owner: Any, name: str, value: Any) -> Iterator[None]:
-    old = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, old)
+    return {name: first(getattr(interpreter, name), place) for name, place in places.items()}
 
 
 @contextlib.contextmanager

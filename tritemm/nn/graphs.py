@@ -351,4 +351,4 @@ def _word(nodes: Sequence[Node]) -> str | None:
     return None
 
 
-inductor.add_pass((GEMM,), fuse)
+inductor.add_pass(GEMM, fuse)

@@ -16,8 +16,8 @@ from torch.utils.flop_counter import register_flop_formula
 from ..plan.kinds import in_parts, product
 from ..problem import NOTHING, EpilogueInputs, result_shape
 from ..runtime import fast_path, inductor
-from ..runtime.operators import called_by_inductor, implement, implement_whole
-from ..runtime.torch_private import profiling, without_gradient
+from ..runtime.operators import called_by_inductor, implement_out, implement_whole
+from ..runtime.torch_private import profiling
 from . import distributed
 from .derivatives import rule
 from .schema import GEMM, GEMM_OUT, parted
@@ -39,14 +39,9 @@ def gemm(a, b, then: EpilogueInputs, options: tuple, out=None) -> torch.Tensor:
     return out
 
 
-def _gemm(a, b, *args):
+def _gemm(a, b, *args, out=None):
     then, options = parted(args)
-    return product(a, b, None, options, EpilogueInputs.made(a, b, *then))
-
-
-def _gemm_out(a, b, *args, out):
-    then, options = parted(args)
-    product(a, b, out, (*options, out.dtype), EpilogueInputs.made(a, b, *then))
+    return product(a, b, out, options, EpilogueInputs.made(a, b, *then))
 
 
 def _fake(a, b, *args):
@@ -116,9 +111,7 @@ def _batch_first(t, dim, rank):
 
 
 implement_whole(GEMM, _gemm, _fake, rule, _vmap)
-implement(GEMM_OUT, _gemm_out, "CPU", "CUDA")
-implement(GEMM_OUT, lambda *args, out: None, "Fake")
-implement(GEMM_OUT, without_gradient(GEMM_OUT), "Autograd")
+implement_out(GEMM_OUT, _gemm)
 called_by_inductor("gemm_into", _gemm_into)
 
 

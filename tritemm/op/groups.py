@@ -16,15 +16,8 @@ from ..dtypes import wide
 from ..plan.kinds import of_groups
 from ..problem import GATED, Besides, EpilogueInputs, after, form_of, result_shape
 from ..runtime import fast_path
-from ..runtime.operators import define, implement, implement_whole
-from ..runtime.torch_private import (
-    Derivatives,
-    onwards,
-    primal_of,
-    pushing_forward,
-    untraced,
-    without_gradient,
-)
+from ..runtime.operators import define, implement_out, implement_whole
+from ..runtime.torch_private import Derivatives, onwards, primal_of, pushing_forward, untraced
 from .gate import GATE
 
 _ARGUMENTS = "Tensor a, Tensor b, Tensor offs, Tensor? bias, str activation, float alpha, "
@@ -51,10 +44,6 @@ def grouped(a, b, offs, *args, out=None) -> torch.Tensor:
 def _product(a, b, offs, bias, activation, alpha, *options, out=None) -> torch.Tensor:
     then = EpilogueInputs.made(a, b, bias, None, activation, alpha)
     return of_groups(a, b, out, options, then, Besides(offs.contiguous()))
-
-
-def _product_out(*args, out) -> None:
-    _product(*args, out.dtype, out=out)
 
 
 def _fake(a, b, offs, bias, activation, alpha, *options) -> torch.Tensor:
@@ -129,12 +118,12 @@ def _gradient(x, y, offs, ctx, options) -> torch.Tensor:
 
 
 implement_whole(GROUPED, _product, _fake, _rule)
-implement(GROUPED_OUT, _product_out, "CPU", "CUDA")
-implement(GROUPED_OUT, lambda *args, out: None, "Fake")
-implement(GROUPED_OUT, without_gradient(GROUPED_OUT), "Autograd")
+implement_out(GROUPED_OUT, _product)
 
 
-@register_flop_formula([torch.ops.tritemm.grouped_mm, torch.ops.tritemm.grouped_mm_out])
-def _flops(a_shape, b_shape, *args, out_shape=None, out=None) -> int:
+def flops(a_shape, b_shape, *args, out_shape=None, out=None) -> int:
     """Multiplications and additions, if the groups share all that is cut."""
     return 2 * a_shape[-2] * a_shape[-1] * b_shape[-1]
+
+
+register_flop_formula([GROUPED.overloadpacket, GROUPED_OUT.overloadpacket])(flops)

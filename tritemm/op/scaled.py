@@ -17,9 +17,10 @@ from torch.utils.flop_counter import register_flop_formula
 from ..plan.kinds import of_groups, product
 from ..problem import BLOCK, RECIPES, Besides, EpilogueInputs, result_shape
 from ..runtime import fast_path
-from ..runtime.operators import define, implement, implement_whole
+from ..runtime.operators import define, implement_out, implement_whole
 from ..runtime.sizes import fits, holds, known
-from ..runtime.torch_private import untraced, without_gradient
+from ..runtime.torch_private import untraced
+from .groups import flops
 
 #: One of `RECIPES`, or torch's `ScalingType`.
 Recipe = Any
@@ -52,10 +53,6 @@ def _product(a, b, scale_a, scale_b, offs, in_blocks, promoted, *args, out=None)
     if offs is None:
         return product(a, b, out, options, then, Besides(None, scales))
     return of_groups(a, b, out, options, then, Besides(offs.contiguous(), scales, in_blocks))
-
-
-def _product_out(*args, out) -> None:
-    _product(*args, out.dtype, out=out)
 
 
 def _fake(a, b, scale_a, scale_b, offs, in_blocks, promoted, *args) -> torch.Tensor:
@@ -127,12 +124,5 @@ def _no_derivative(keys, forward_mode, *args):
 
 
 implement_whole(SCALED, _product, _fake, _no_derivative)
-implement(SCALED_OUT, _product_out, "CPU", "CUDA")
-implement(SCALED_OUT, lambda *args, out: None, "Fake")
-implement(SCALED_OUT, without_gradient(SCALED_OUT), "Autograd")
-
-
-@register_flop_formula([torch.ops.tritemm.scaled_mm, torch.ops.tritemm.scaled_mm_out])
-def _flops(a_shape, b_shape, *args, out_shape=None, out=None) -> int:
-    """Multiplications and additions, if the groups share all that is cut."""
-    return 2 * a_shape[-2] * a_shape[-1] * b_shape[-1]
+implement_out(SCALED_OUT, _product)
+register_flop_formula([SCALED.overloadpacket, SCALED_OUT.overloadpacket])(flops)

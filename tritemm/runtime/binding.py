@@ -200,27 +200,18 @@ def _kernel_key(fn, values: dict[str, Any], options: dict[str, Any], device: int
             narrow = -(2**31) <= value < 2**31
             unspecialised = parameter.do_not_specialize
             kinds.append(narrow if unspecialised else (narrow, value == 1, value % 16 == 0))
+        elif value is None or type(value) is float:
+            kinds.append(type(value))
+        elif isinstance(value, torch.Tensor):
+            kinds.append((value.dtype, value.data_ptr() % 16 == 0))
+        elif hasattr(value, "block_shape"):
+            names = "layout", "padding", "round_f32_to_tf32"
+            more = (getattr(value, name, None) for name in names)
+            base = value.base.dtype, len(value.shape), tuple(value.block_shape)
+            kinds.append((type(value), *base, *more))
         else:
-            kinds.append(_kind(value))
+            raise Moved(f"an argument is a {type(value).__name__}")
     return (fn, device, *kinds, *options.items())
-
-
-def _kind(value):
-    """The key of an argument that is not an integer."""
-    if value is None or type(value) is float:
-        return type(value)
-    if isinstance(value, torch.Tensor):
-        return value.dtype, value.data_ptr() % 16 == 0
-    if hasattr(value, "block_shape"):
-        more = tuple(
-            getattr(value, name, None) for name in ("layout", "padding", "round_f32_to_tf32")
-        )
-        return type(value), value.base.dtype, len(value.shape), tuple(value.block_shape), *more
-    raise Moved(f"an argument is a {type(value).__name__}")
-
-
-#: The types of most arguments.
-_NUMBERS = frozenset((int, bool, str, float))
 
 
 def _layout(loaded: Loaded, values: dict, operands: Sequence) -> tuple[list, list]:
@@ -234,13 +225,8 @@ def _layout(loaded: Loaded, values: dict, operands: Sequence) -> tuple[list, lis
     names = (each if isinstance(each, str) else id(each) for each in operands)
     places = {name: index for index, name in enumerate(names)}
     for name, value in values.items():
-        if name in places:
-            holes.append((len(args), places[name], None))
-            args.append(None)
-        elif type(value) in _NUMBERS:
-            args.append(value)
-        elif isinstance(value, torch.Tensor):
-            holes.append((len(args), places[id(value)], None))
+        if name in places or isinstance(value, torch.Tensor):
+            holes.append((len(args), places[name if name in places else id(value)], None))
             args.append(None)
         elif hasattr(value, "block_shape"):
             encode = next(encoders, None)

@@ -7,24 +7,24 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch.torch_version import TorchVersion
 
 #: Whether AOTInductor's packages hand types on as others: pytorch/pytorch#169157.
 _MIXES_TYPES = TorchVersion(torch.__version__) < "2.12"
-#: Operators of a graph, and what is to be done to a graph with one of them.
-_passes: list[tuple[Sequence, Callable[[torch.fx.Graph], None]]] = []
+#: Operators of a graph, and what is to be done to a graph with one.
+_passes: list[tuple[torch._ops.OpOverload, Callable[[torch.fx.Graph], None]]] = []
 
 
-def add_pass(operators: Sequence, change: Callable[[torch.fx.Graph], None]) -> None:
-    """Have Inductor call `change`, once, with each graph that it compiles with such an operator.
+def add_pass(operator: torch._ops.OpOverload, change: Callable[[torch.fx.Graph], None]) -> None:
+    """Have Inductor call `change`, once, with each graph that it compiles with this operator.
 
     The graph is functional and below autograd. Where Inductor's parts are not as they were in torch
     2.11 to 2.14, it isn't called, and a warning says so.
     """
-    _passes.append((operators, change))
+    _passes.append((operator, change))
 
 
 def is_inference() -> bool:
@@ -44,15 +44,14 @@ def _register_passes() -> None:
     from torch._inductor.pattern_matcher import CallFunctionVarArgs, register_graph_pattern
 
     while _passes:
-        operators, change = _passes.pop()
+        operator, change = _passes.pop()
 
         def once(match, *args, change=change, **named):
             if not hasattr(match.graph, "_tritemm_changed"):
                 match.graph._tritemm_changed = True
                 change(match.graph)
 
-        for operator in operators:
-            register_graph_pattern(CallFunctionVarArgs(operator), pass_dict=pass_patterns[-1])(once)
+        register_graph_pattern(CallFunctionVarArgs(operator), pass_dict=pass_patterns[-1])(once)
 
 
 def lower(operator, name: str, tensors: int = 2, optional: int = 0) -> None:

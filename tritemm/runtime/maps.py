@@ -22,9 +22,10 @@ class Maps(dict):
     when the address is. All of them are dropped when `MAPS` were made.
     """
 
-    _every: ClassVar[list[weakref.ref[Maps]]] = []
+    _every: ClassVar[weakref.WeakSet[Maps]] = weakref.WeakSet()
     _made: ClassVar[int] = 0
     _lock: ClassVar[threading.Lock] = threading.Lock()
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __init__(self, encode: Callable[[Any], Any], descriptor):
         super().__init__()
@@ -32,15 +33,13 @@ class Maps(dict):
         self._kind = type(descriptor)
         self._geometry = {k: v for k, v in vars(descriptor).items() if k != "base"}
         with Maps._lock:
-            Maps._every.append(weakref.ref(self))
+            Maps._every.add(self)
 
     def __missing__(self, address: int):
         if Maps._made >= MAPS:
             with Maps._lock:
-                Maps._every = [ref for ref in Maps._every if ref() is not None]
-                for ref in Maps._every:
-                    if (maps := ref()) is not None:
-                        maps.clear()
+                for maps in Maps._every:
+                    maps.clear()
             Maps._made = 0
         Maps._made += 1
         have_context(current_device())

@@ -6,7 +6,13 @@ from collections.abc import Callable
 
 import torch
 
-from .torch_private import below_autograd, compute_requires_grad, has_tangent, untraced
+from .torch_private import (
+    below_autograd,
+    compute_requires_grad,
+    has_tangent,
+    untraced,
+    without_gradient,
+)
 
 try:
     _LIBRARY = torch.library.Library("tritemm", "DEF")
@@ -76,6 +82,17 @@ def implement_whole(
     implement(operator, vmap or one_by_one, "Vmap")
     if rule is not None:
         implement(operator, _recording(operator, rule), "Autograd")
+
+
+def implement_out(operator: torch._ops.OpOverload, function: Callable) -> None:
+    """Have `function(*arguments, out.dtype, out=out)` write the operator's result to `out`."""
+
+    def write(*args, out) -> None:
+        function(*args, out.dtype, out=out)
+
+    implement(operator, write, "CPU", "CUDA")
+    implement(operator, lambda *args, out: None, "Fake")
+    implement(operator, without_gradient(operator), "Autograd")
 
 
 def _recording(operator: torch._ops.OpOverload, rule: Callable) -> Callable:

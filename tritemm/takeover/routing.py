@@ -286,7 +286,7 @@ def _vector(input, a, vector, *, beta=1, alpha=1, out=None):
     made = _sum(2, input, a, vector.unsqueeze(-1), beta=beta, alpha=alpha, out=target)
     if out is None:
         return made.squeeze(-1)
-    return _resized(out, made.squeeze(-1)) if target is None else out
+    return torch.mul(made.squeeze(-1), 1, out=out) if target is None else out  # resized
 
 
 def _vector_in_place(input, a, vector, *, beta=1, alpha=1):
@@ -361,7 +361,7 @@ def _written(out, a, shape: tuple, options, make: Callable) -> torch.Tensor:
     """What `make` has made into `out`, which gets the `shape` after the operands were read."""
     _check_out(out, a, options[-1])
     if tuple(out.shape) != shape:
-        return _resized(out, make())
+        return torch.mul(make(), 1, out=out)  # resized, with torch's warning
     if 0 in out.stride() and any(
         size > 1 and step == 0 for size, step in zip(shape, out.stride(), strict=True)
     ):
@@ -381,11 +381,6 @@ def _meets_in_part(input, out) -> bool:
         return False
     same = first == begin and size == room and input.stride() == out.stride()
     return not same and all(span(t) == t.nbytes for t in (input, out))
-
-
-def _resized(out, result) -> torch.Tensor:
-    """`out` with the values and the shape of `result`, with torch's warning."""
-    return torch.mul(result, 1, out=out)
 
 
 def _short(dtype: torch.dtype) -> str:
