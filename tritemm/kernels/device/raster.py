@@ -1,5 +1,7 @@
 """The order in which programs take the tiles of a product, its batches, and its groups."""
 
+import math
+
 import triton
 import triton.language as tl
 
@@ -96,8 +98,7 @@ def raster(pid, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 @triton.constexpr_function
 def square_of(rows, columns):
     """Side of the least square of whole tiles, and how many of them it is high and wide."""
-    longer, shorter = max(rows, columns), min(rows, columns)
-    side = next(side for side in range(longer, longer * shorter + 1, longer) if side % shorter == 0)
+    side = math.lcm(rows, columns)
     return side, side // rows, side // columns
 
 
