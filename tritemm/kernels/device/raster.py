@@ -1,7 +1,5 @@
 """The order in which programs take the tiles of a product, its batches, and its groups."""
 
-import math
-
 import triton
 import triton.language as tl
 
@@ -98,7 +96,8 @@ def raster(pid, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 @triton.constexpr_function
 def square_of(rows, columns):
     """Side of the least square of whole tiles, and how many of them it is high and wide."""
-    side = math.lcm(rows, columns)
+    longer, shorter = max(rows, columns), min(rows, columns)
+    side = next(side for side in range(longer, longer * shorter + 1, longer) if side % shorter == 0)
     return side, side // rows, side // columns
 
 
