@@ -295,7 +295,7 @@ def _is_modest(problem: Problem, pack: str) -> bool:
         return True  # at once: no element takes more than a line
     packed = problem.packed(pack)
     copies = [Copy.of(getattr(problem, n), getattr(packed, n), problem.batches) for n in pack]
-    taken = sum(copy.made * copy.elements for copy in copies)
+    taken = sum(copy.target.dtype.itemsize * copy.elements for copy in copies)
     # A program copies 32 bytes or more: so many have room in one launch.
     return taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
 
