@@ -75,8 +75,7 @@ def cluster_kernel(
     scales = make_scale_ring(epilogue, M, N, SHAPE)
     loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE, scales=scales)
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
-    COPIES: gl.constexpr = SHAPE.SUMS == "block"
-    run_in_cluster(compute, load_in_cluster, (work, loop, out), SHAPE.CONSUMERS, COPIES=COPIES)
+    run_in_cluster(compute, load_in_cluster, (work, loop, out))
 
 
 #: BLOCK_M, BLOCK_N, warps; the one for large problems first.
