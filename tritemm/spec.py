@@ -380,19 +380,19 @@ class TritonKernel(Kernel):
 def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launch:
     """The part of a launch that is the same at every call, of what the jit function names.
 
-    What a rung may name and the problem's epilogue doesn't have is None.
+    What it names and the problem doesn't have, as a bias, is None; so is what each call gives.
     """
-    names, residual, scales = _names(kernel), problem.epilogue.residual, problem.scales
+    names, residual, scales = kernel.fn.arg_names, problem.epilogue.residual, problem.scales
     values = {} if "SHAPE" in names else _constants(problem, config)
-    values |= _NO_INPUTS
-    values |= zip(_STRIDES, residual.strides if residual else (None,) * 4, strict=True)
-    of_scales = (*scales.a.strides[1:], *scales.b.strides[1:]) if scales else (None,) * 6
-    values |= zip(_SCALE_STRIDES, of_scales, strict=True)
+    if residual:
+        values |= zip(_STRIDES, residual.strides, strict=True)
+    if scales:
+        values |= zip(_SCALE_STRIDES, scales.a.strides[1:] + scales.b.strides[1:], strict=True)
     values |= kernel.arguments.fixed(problem, config)
     triton_private.settle(kernel.fn)  # for whoever compiles it
     return Launch(
         grid=(kernel.grid(problem, config),),
-        args={name: value for name, value in values.items() if name in names},
+        args={name: values.get(name) for name in names},
         options={
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
@@ -403,21 +403,9 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
     )
 
 
-#: What no problem has, until a launch is prepared for one; and a residual's strides.
-_NO_INPUTS = dict.fromkeys(
-    (
-        "offs_ptr", "scale_a_ptr", "scale_b_ptr", "bias_ptr", "residual_ptr", "alpha", "beta",
-        "flag_ptr",
-    )
-)  # fmt: skip
+#: A residual's strides, and those of scales.
 _STRIDES = ("stride_r0", "stride_r1", "stride_rm", "stride_rn")
 _SCALE_STRIDES = tuple(f"stride_s{operand}{axis}" for operand in ("a", "b") for axis in "1lk")
-
-
-@functools.cache
-def _names(kernel: TritonKernel) -> frozenset[str]:
-    """The parameters of its jit function."""
-    return frozenset(kernel.fn.arg_names)
 
 
 def _constants(problem: Problem, config: Config) -> dict[str, Any]:

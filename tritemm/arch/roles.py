@@ -114,14 +114,8 @@ _OF_ALL = (
 )  # fmt: skip
 
 
-@kept
-def single_columns(problem: Problem) -> str | None:
-    """Why a rung that finishes columns one by one can't run, found once."""
-    return refusal((SINGLE_COLUMNS, narrow_operands), problem)
-
-
 #: What the rungs need that finish columns one by one.
-NEEDS = (single_columns,)
+NEEDS = (SINGLE_COLUMNS, narrow_operands)
 
 
 class Facts(NamedTuple):

@@ -287,43 +287,30 @@ def compile_many(
     _one_of("detail", detail, DETAILS)
     compile = _by_worker if apart else pool.compile_here
     made = [_compiled(job, detail, compile) for job in jobs]
-    if detail == "mix":
-        _count_instructions(made)
-    return [one.code if isinstance(one, _Compiled) else one for one in made]
+    found = [result for result, _ in made]
+    for sm in DEVICES if detail == "mix" else ():  # of which all binaries are read at once
+        mine = [at for at, (result, binary) in enumerate(made) if binary and result.arch == sm]
+        texts = disassemble([made[at][1] for at in mine], sm) if mine else []
+        for at, text in zip(mine, texts, strict=True):
+            mix, variants = count_instructions(text)
+            found[at] = dataclasses.replace(found[at], mix=mix, variants=variants)
+    return found
 
 
 # Compiling
-
-
-@dataclasses.dataclass
-class _Compiled:
-    """A job's code, and the binary that it is of."""
-
-    code: Code
-    cubin: bytes
-
-
-def _count_instructions(made: Sequence[_Compiled | Refusal]) -> None:
-    """Give each code its instruction mix; all those of one architecture are read at once."""
-    for sm in DEVICES:
-        mine = [one for one in made if isinstance(one, _Compiled) and one.code.arch == sm]
-        texts = disassemble([one.cubin for one in mine], sm) if mine else []
-        for one, text in zip(mine, texts, strict=True):
-            mix, variants = count_instructions(text)
-            one.code = dataclasses.replace(one.code, mix=mix, variants=variants)
 
 
 def _by_worker(*item, with_code: bool) -> pool.Compiled:
     return pool.shared().submit(item, with_code).result()
 
 
-def _compiled(job: Job, detail: str, compile: Callable) -> _Compiled | Refusal:
-    """What `compile`, a function like `pool.compile_here`, makes of a job."""
+def _compiled(job: Job, detail: str, compile: Callable) -> tuple[Code | Refusal | Any, bytes]:
+    """What `compile`, a function like `pool.compile_here`, makes of a job, and its binary."""
     problem, kernel = problem_of(job), job.kernel
     config: Any = job.config
     own = not isinstance(config, Config)
     if reason := kernel.why_not(problem if own else config.view(problem)):
-        return Refusal(job.rung, job.sm, reason)
+        return Refusal(job.rung, job.sm, reason), b""
     if own:
         configs = kernel.configs(problem)
         if not 0 <= config < len(configs):
@@ -334,7 +321,7 @@ def _compiled(job: Job, detail: str, compile: Callable) -> _Compiled | Refusal:
         config = configs[config]
     made = compile(job.rung, problem, config, with_code=True)
     if not made.code:
-        return Refusal(job.rung, job.sm, made.error, "compiler")
+        return Refusal(job.rung, job.sm, made.error, "compiler"), b""
     code = Code(
         rung=job.rung,
         arch=job.sm,
@@ -344,7 +331,7 @@ def _compiled(job: Job, detail: str, compile: Callable) -> _Compiled | Refusal:
         warps=made.code["warps"],
         **_read(made.code, detail),
     )
-    return _Compiled(code, made.code["cubin"])
+    return code, made.code["cubin"]
 
 
 def _read(code: Mapping[str, Any], detail: str) -> dict[str, Any]:

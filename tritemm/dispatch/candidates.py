@@ -7,7 +7,6 @@ contiguous, by FFMA one of the two across K.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..arch import questions
@@ -182,19 +181,13 @@ def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
     if len(rungs) == 1:
         yield from _groups(problem, rungs, copied=False)
         return
-    some = None
-    for some in _groups(problem, _autos(tuple(rungs)), copied=True):
+    some, autos = None, [rung for rung in reversed(rungs) if rung.policy.auto]
+    for some in _groups(problem, autos, copied=True):
         yield some
     if some is None:  # the last resort
         others = (rung for rung in reversed(rungs) if not rung.policy.auto)
         for rung in [rung for rung in others if rung.why_not(problem) is None][:1]:
             yield from groups(problem, (rung,))
-
-
-@functools.lru_cache(maxsize=4)
-def _autos(rungs: tuple[Kernel, ...]) -> Sequence[Kernel]:
-    """Those that auto compares, the highest first."""
-    return [rung for rung in reversed(rungs) if rung.policy.auto]
 
 
 def in_one_order(
@@ -295,7 +288,7 @@ def _is_modest(problem: Problem, pack: str) -> bool:
         return True  # at once: no element takes more than a line
     packed = problem.packed(pack)
     copies = [Copy.of(getattr(problem, n), getattr(packed, n), problem.batches) for n in pack]
-    taken = sum(copy.made * copy.elements for copy in copies)
+    taken = sum(copy.target.dtype.itemsize * copy.elements for copy in copies)
     # A program copies 32 bytes or more: so many have room in one launch.
     return taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
 

@@ -180,7 +180,7 @@ def int4_roles_kernel(
     loop = Int4Loop(packed_desc, x_desc, scale_ptr, M, w_ring, x_ring, bars, GROUP, SHAPE)
     args = EpilogueArgs(bias_ptr, None, None, None, Strides(0, 0, 0, 0))
     out = make_epilogue(c_desc, c_ptr, M, N, Strides(0, 0, stride_cm, stride_cn), args, SHAPE)
-    run_roles(compute, load, (work, loop, out, SplitK(partials_ptr, counters_ptr, SHAPE)), SLABS)
+    run_roles(compute, load, (work, loop, out, SplitK(partials_ptr, counters_ptr, SHAPE)))
 
 
 class Int4Tile(Split):

@@ -61,7 +61,7 @@ def warp_specialized_kernel(
     work = make_scheduler(M, N, K, B0, B1, offs_ptr, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE, make_scale_ring(epilogue, M, N, SHAPE))
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
-    run_roles(compute, load, (work, loop, out), SHAPE.CONSUMERS, SHAPE.SUMS == "block")
+    run_roles(compute, load, (work, loop, out))
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.

@@ -70,7 +70,7 @@ def pingpong_kernel(
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
     turns = make_barriers(2)
-    run_roles(compute, load, (work, loop, out, turns), 2)
+    run_roles(compute, load, (work, loop, out, turns))
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.

@@ -76,7 +76,7 @@ def stream_k_kernel(
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
     workspace = SplitK(partials_ptr, counters_ptr, SHAPE)
-    run_roles(compute, load, (work, loop, out, workspace), 1)
+    run_roles(compute, load, (work, loop, out, workspace))
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages: large ones, of which a wave is long. The one for large

@@ -22,7 +22,7 @@ from .device.accumulate import accumulate
 from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
-from .device.planes import multiply_planes, settled
+from .device.planes import multiply_planes, unscaled
 from .device.ptx import cluster_sync
 from .device.scale_ring import make_scale_ring
 from .device.scales import ScaleStrides
@@ -41,7 +41,7 @@ def compute(args, WHICH: gl.constexpr):
         unit = work.unit(i)
         if work.SHAPE.PRODUCTS > 1:
             acc, n = multiply_planes(loop, n, unit, work.SHAPE)
-            acc = settled(acc, out.args.flag_ptr)
+            acc = unscaled(acc, out.args.flag_ptr)
         else:
             acc, n = accumulate(loop, n, unit, work, WHICH)
         if work.SHAPE.LATE and WHICH == 0:
@@ -75,8 +75,7 @@ def cluster_kernel(
     scales = make_scale_ring(epilogue, M, N, SHAPE)
     loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE, scales=scales)
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
-    COPIES: gl.constexpr = SHAPE.SUMS == "block"
-    run_in_cluster(compute, load_in_cluster, (work, loop, out), SHAPE.CONSUMERS, COPIES=COPIES)
+    run_in_cluster(compute, load_in_cluster, (work, loop, out))
 
 
 #: BLOCK_M, BLOCK_N, warps; the one for large problems first.

@@ -73,7 +73,7 @@ def cluster_pingpong_kernel(
     KERNEL_NAME: gl.constexpr = cluster_pingpong_kernel.__name__
     loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE, 2)
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
-    run_in_cluster(compute, load_in_cluster, (work, loop, out), 2)
+    run_in_cluster(compute, load_in_cluster, (work, loop, out))
 
 
 #: BLOCK_M, BLOCK_N, warps; the one for large problems first.

@@ -98,9 +98,9 @@ def multicast_split_k_kernel(
     workspace = SplitK(partials_ptr, counters_ptr, SHAPE)
     args = (work, loop, workspace, out)
     if SHAPE.WARPS == 4:
-        run_in_cluster(compute_pingpong, load_in_cluster, args, 2)
+        run_in_cluster(compute_pingpong, load_in_cluster, args)
     else:
-        run_in_cluster(compute_cooperative, load_in_cluster, args, SHAPE.CONSUMERS)
+        run_in_cluster(compute_cooperative, load_in_cluster, args)
 
 
 #: BLOCK_M, warps, programs of a cluster, least and most BLOCK_N of tiles that fit a problem.

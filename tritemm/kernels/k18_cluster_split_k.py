@@ -84,8 +84,7 @@ def cluster_split_k_kernel(
     scales = make_scale_ring(epilogue, M, N, SHAPE)
     loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE, 1, scales)
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
-    COPIES: gl.constexpr = SHAPE.SUMS == "block"
-    run_in_cluster(compute, load, (work, loop, out), SHAPE.CONSUMERS, SYNCS=1, COPIES=COPIES)
+    run_in_cluster(compute, load, (work, loop, out), SYNCS=1)
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, and the warps of a tile, with as many stages as fit.

@@ -29,8 +29,8 @@ from ..runtime import binding
 from .device.tile import batch_offset, convert, follow, widen
 from .device.words import WORD, cut_words
 
-#: Elements of a copy's pitch are a multiple of this many bytes (`Matrix.packed`).
-LINE = tl.constexpr(32)
+#: Bytes of which distances in a copy are multiples, and in which they are told (`Matrix.packed`).
+UNIT = tl.constexpr(32)
 #: A source's pitch that is a multiple of this many bytes lets a lane load as many.
 VECTOR = tl.constexpr(16)
 
@@ -71,7 +71,7 @@ def turn_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_
     """Tile `pid` of a copy with lines across the source's, or of a source that has none.
 
     Threads run along the source's lines to load, and along the copy's to store. The source's
-    strides are in elements, `dst_pitch` is in units of LINE bytes. Vectors are moved whole: a
+    strides are in elements, `dst_pitch` is in units of UNIT bytes. Vectors are moved whole: a
     store fills what stands between two lines of the copy, a load may read what follows a line.
     """
     tiles = tl.cdiv(length, EDGE)
@@ -83,7 +83,7 @@ def turn_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_
 
     # int64: lines * pitch can pass 2**31 elements
     source = src_ptr + line.to(tl.int64) * src_line + element.to(tl.int64) * src_element
-    target = dst_ptr + line.to(tl.int64) * (dst_pitch * (LINE // SIZE)) + element
+    target = dst_ptr + line.to(tl.int64) * (dst_pitch * (UNIT // SIZE)) + element
     tile = tl.load(source, mask=(line < readable) & (element < length))
     tl.store(target, tile, mask=(line < lines) & (element < writable))
 
@@ -94,10 +94,10 @@ def split_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst
     """Tile `pid` of an fp32 matrix, times FACTOR, as planes of bf16; with zeros to their end.
 
     Each is the nearest to what the ones before it leave, which is exact; an infinity leaves NaN.
-    `dst_pitch` and the distance of two planes are in units of LINE bytes. Vectors are loaded whole,
+    `dst_pitch` and the distance of two planes are in units of UNIT bytes. Vectors are loaded whole,
     and may hold what follows a line.
     """
-    unit: tl.constexpr = LINE // 2
+    unit: tl.constexpr = UNIT // 2
     vector: tl.constexpr = VECTOR // 4
     columns = widen(tl.minimum(plane, dst_pitch), WIDE) * unit  # planes lie in lines, or are lines
     rows = tl.where(plane < dst_pitch, lines, plane // dst_pitch)
@@ -130,8 +130,8 @@ def pack_matrix(src_ptr, dst_ptr, pid, sizes, WAY: tl.constexpr, SIZE: tl.conste
     lines, length = widen(lines, WIDE), widen(length, WIDE)
     src_element, dst_pitch = widen(src_element, WIDE), widen(dst_pitch, WIDE)
     # int64: batches can lie 2**31 elements apart
-    made: tl.constexpr = dst_ptr.dtype.element_ty.primitive_bitwidth // 8
-    dst_ptr += tl.cast(batch, tl.int64) * dst_batch * (LINE // made)
+    to: tl.constexpr = dst_ptr.dtype.element_ty
+    dst_ptr += tl.cast(batch, tl.int64) * dst_batch * (UNIT * 8 // to.primitive_bitwidth)
     if WAY == "turn wide" or WAY == "split wide":
         # Units of VECTOR bytes in the arguments are what tells the compiler the alignment.
         src_0 = src_0.to(tl.int64) * (VECTOR // SIZE)
@@ -196,7 +196,7 @@ def pack_kernel(
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """How one operand is copied. Strides and pitch are in elements.
+    """How one operand is copied: rows of `source` to rows of `target`, which may be its planes.
 
     `way`: "copy" keeps the source's lines; "turn" makes lines across the source's, "turn wide"
     where those are aligned to 16 bytes; "gather" reads a source that has no lines; "split" makes
@@ -204,92 +204,82 @@ class Copy:
     """
 
     way: str
-    size: int  # bytes per element
-    lines: int
-    length: int
+    source: Matrix
+    target: Matrix
     batches: tuple[int, int]  # those that are not broadcast
-    src: tuple[int, int, int, int]  # batch, batch, line, element
-    pitch: int
-    made: int  # bytes per element of the copy
-    made_lines: int
 
     @staticmethod
     def of(source: Matrix, target: Matrix, batches: tuple[int, int]) -> Copy:
         """From `source` to `target`, which is `source.packed(...)`."""
-        size = source.dtype.itemsize
-        *steps, line, element = source.strides
-        lines, length, made = source.rows, source.cols, target.rows
-        pitch = target.strides[2]
         if target.strides[3] != 1:
-            line, element, lines, length = element, line, length, lines
-            pitch, made = target.strides[3], target.cols
-        splits = source.dtype != target.dtype
-        apart = line if splits else element  # of what is read by vectors
-        aligned = source.aligned and not any(s * size % VECTOR.value for s in (*steps, apart))
+            source, target = source.transposed(), target.transposed()
+        *steps, line, element = source.strides
+        splits, in_lines = source.dtype != target.dtype, element == 1 or source.cols == 1
+        read = line if splits else element  # the distance of what is read by vectors
+        distances = (step * source.dtype.itemsize for step in (*steps, read))
+        aligned = source.aligned and not any(step % VECTOR.value for step in distances)
         if splits:
-            way = "split wide" if aligned and (element == 1 or length == 1) else "split"
-        elif element == 1 or length == 1:
+            way = "split wide" if aligned and in_lines else "split"
+        elif in_lines:
             way = "copy"
         elif line == 1:
             way = "turn wide" if aligned else "turn"
         else:
             way = "gather"
         distinct = [n if step else 1 for n, step in zip(batches, steps, strict=True)]
-        return Copy(
-            way, size, lines, length, tuple(distinct), (*steps, line, element), pitch,
-            target.dtype.itemsize, made,
-        )  # fmt: skip
+        return Copy(way, source, target, tuple(distinct))
 
     @property
     def elements(self) -> int:
         """Elements of the copy with what stands between its lines."""
-        return math.prod(self.batches) * self.made_lines * self.pitch
+        return math.prod(self.batches) * self.target.rows * self.target.strides[2]
 
     @property
     def plane(self) -> int:
-        """Elements from one plane to the next."""
-        lies_along = self.made_lines == self.lines
-        return (self.pitch if lies_along else self.made_lines * self.pitch) // PLANES
+        """Elements from one plane to the next: they lie in lines, or are lines."""
+        lines = 1 if self.target.rows == self.source.rows else self.target.rows
+        return lines * self.target.strides[2] // PLANES
 
     @property
     def wide(self) -> bool:
         """Whether an index or a distance can pass 2**31; half of that, for tiles reach past it."""
-        return max(self.lines, self.length, abs(self.src[3])) >= 2**30
+        return max(self.source.rows, self.source.cols, abs(self.source.strides[3])) >= 2**30
 
     @property
     def words(self) -> int:
         """Words of a line."""
-        return triton.cdiv(self.length * self.size, WORD.value)
+        return triton.cdiv(self.source.cols * self.source.dtype.itemsize, WORD.value)
 
     def idle(self, width: int) -> int:
         """Words of the tiles that lie past the ends of the lines."""
-        return (triton.cdiv(self.words, width) * width - self.words) * self.lines
+        return (triton.cdiv(self.words, width) * width - self.words) * self.source.rows
 
     def tiles(self, width: int) -> int:
         """Programs of one batch."""
+        lines, length = self.source.rows, self.source.cols
         if self.way == "copy":
-            return triton.cdiv(self.lines, TILE // width) * triton.cdiv(self.words, width)
-        edge, lines, length = EDGE[self.size], self.lines, self.length
+            return triton.cdiv(lines, TILE // width) * triton.cdiv(self.words, width)
+        edge, pitch = EDGE[self.source.dtype.itemsize], self.target.strides[2]
         if self.way.startswith("split"):
-            length = min(self.plane, self.pitch)
-            lines = max(lines, self.plane // self.pitch)
+            lines, length = max(lines, self.plane // pitch), min(self.plane, pitch)
         return triton.cdiv(lines, edge) * triton.cdiv(length, edge)
 
     def sizes(self, width: int) -> dict[str, int]:
         """What `pack_matrix` takes, in its units."""
-        src_0, src_1, src_line, src_element = self.src
+        src_0, src_1, src_line, src_element = self.source.strides
         if self.way.endswith("wide"):
-            vector = VECTOR.value // self.size
+            vector = VECTOR.value // self.source.dtype.itemsize
             src_0, src_1 = src_0 // vector, src_1 // vector
             if self.way == "turn wide":
                 src_element //= vector
             else:
                 src_line //= vector
-        unit = WORD.value if self.way == "copy" else LINE.value
+        size, pitch = self.target.dtype.itemsize, self.target.strides[2]
         values = (
-            self.tiles(width), self.lines, self.length, self.batches[1], src_0, src_1,
-            self.made_lines * self.pitch * self.made // LINE.value, src_line, src_element,
-            self.pitch * self.made // unit, self.plane * self.made // LINE.value,
+            self.tiles(width), self.source.rows, self.source.cols, self.batches[1], src_0, src_1,
+            self.target.rows * pitch * size // UNIT.value, src_line, src_element,
+            pitch * size // (WORD if self.way == "copy" else UNIT).value,
+            self.plane * size // UNIT.value,
         )  # fmt: skip
         return dict(zip(_SIZES, values, strict=True))
 
@@ -332,7 +322,7 @@ def _plan(problem: Problem, operands: str) -> Plan:
 def _width(copies: Iterable[Copy]) -> int:
     """The widest tile that leaves few lanes idle, or the one that leaves the fewest."""
     kept = [copy for copy in copies if copy.way == "copy"]
-    busy = sum(copy.words * copy.lines for copy in kept)
+    busy = sum(copy.words * copy.source.rows for copy in kept)
     idle = {width: sum(copy.idle(width) for copy in kept) for width in WIDTHS}
     few = [width for width in WIDTHS if idle[width] <= IDLE * busy]
     return few[0] if few else min(WIDTHS, key=idle.get)

@@ -45,7 +45,5 @@ from .residues import RESIDUES as RESIDUES
 from .scales import BLOCK as BLOCK
 from .scales import FP8 as FP8
 from .scales import RECIPES as RECIPES
-from .scales import Scales as Scales
 from .scales import empty_scale as empty_scale
 from .scales import spread as spread
-from .tile_space import TileSpace as TileSpace

@@ -123,9 +123,7 @@ class Problem:
     @functools.cached_property
     def _hash(self) -> int:
         """Kept, because many tables are asked for a new problem."""
-        sizes = self.M, self.N, self.K, self.batches
-        how = self.accumulate, self.precision, self.device, self.epilogue, self.groups, self.scales
-        return hash((*sizes, self.a, self.b, self.c, *how, self.in_blocks, self.guarded))
+        return hash(tuple(self.__getstate__().values()))
 
     def __getstate__(self) -> dict:
         """The fields alone, for pickle: hashes differ between processes."""

@@ -204,7 +204,7 @@ class Kind:
         device: Device,
         dtype: torch.dtype,
         precision: str,
-        sums: str,
+        sums: str,  # `Problem.sums`, or "columns": blocks, and each column of B has its own scale
         element: int,  # bytes of C for an element of the product
         layouts: str,
         wide: tuple[bool, bool],  # whether loads of A and B are 16 bytes wide
@@ -278,7 +278,7 @@ def kind_of(view: Problem) -> Kind:
         view.device,
         a.dtype,
         view.precision,
-        _sums(view),
+        "columns" if view.sums == "block" and view.lines_per_scale[1] == 1 else view.sums,
         c.dtype.itemsize // epilogue.per_column,
         a.layout + b.layout,
         (a.vectorised, b.vectorised),
@@ -286,11 +286,6 @@ def kind_of(view: Problem) -> Kind:
         _c_major(c),
         (epilogue.bias is not None, epilogue.activation, residual),
     )
-
-
-def _sums(view: Problem) -> str:
-    """`Problem.sums`, or "columns": blocks in which each column of B has its own scale."""
-    return "columns" if view.sums == "block" and view.lines_per_scale[1] == 1 else view.sums
 
 
 _kind = functools.lru_cache(maxsize=1024)(Kind)

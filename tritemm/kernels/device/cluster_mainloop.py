@@ -286,11 +286,11 @@ def idle(SYNCS: gl.constexpr):
 
 
 @gluon.jit
-def run_in_cluster(compute: gl.constexpr, producer: gl.constexpr, args, CONSUMERS: gl.constexpr,
-                   SYNCS: gl.constexpr = 2, COPIES: gl.constexpr = False):  # fmt: skip
+def run_in_cluster(
+    compute: gl.constexpr, producer: gl.constexpr, args, SYNCS: gl.constexpr = 2
+):  # fmt: skip
     """`run_roles` of threads that each sync `SYNCS` times with those of the cluster."""
     specialize(
-        compute, producer, args, CONSUMERS, ((idle, (SYNCS,)), (idle, (SYNCS,))),
-        workers(CONSUMERS, True, COPIES),
-    )  # fmt: skip
+        compute, producer, args, ((idle, (SYNCS,)), (idle, (SYNCS,))), workers(args[0].SHAPE, True)
+    )
     keep(args[1].ring)

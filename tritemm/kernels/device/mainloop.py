@@ -33,13 +33,6 @@ def first_block(columns):
 
 
 @gluon.constexpr_function
-def sharers_of(shape):
-    """Consumers that read each stage: of a slab each, or where sums are promoted, of several."""
-    slabs = shape.BLOCK_M.value // shape.ROWS.value
-    return slabs if shape.SUMS == "whole" else shape.CONSUMERS.value
-
-
-@gluon.constexpr_function
 def loaders_of(shape):
     """Arrivals of a stage that is full: its bytes, and each thread that has copied scales."""
     return 33 if shape.SUMS == "block" else 1
@@ -327,5 +320,7 @@ def make_mainloop(a_desc, b_desc, b1_desc, SHAPE: gl.constexpr, scale_ring=0):
     b_rings = (buffers(STAGES, BLOCK_K, N0, SHAPE.B_MAJOR, b_desc.dtype),)
     if SHAPE.BLOCK_N > N0:
         b_rings += (buffers(STAGES, BLOCK_K, SHAPE.BLOCK_N - N0, SHAPE.B_MAJOR, b_desc.dtype),)
-    bars = make_barriers(STAGES, STAGES, sharers_of(SHAPE), loaders_of(SHAPE))
+    # Consumers that read each stage have a slab of it each, or where sums are promoted, several.
+    SHARERS: gl.constexpr = SLABS if SHAPE.SUMS == "whole" else SHAPE.CONSUMERS
+    bars = make_barriers(STAGES, STAGES, SHARERS, loaders_of(SHAPE))
     return Mainloop(a_desc, (b_desc, b1_desc), a_ring, b_rings, bars, scale_ring, SHAPE)

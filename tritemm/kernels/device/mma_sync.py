@@ -62,11 +62,6 @@ def along_k(side):
 
 
 @gluon.constexpr_function
-def is_by_rows(major):
-    return major in "Nn"
-
-
-@gluon.constexpr_function
 def is_whole(side):
     return side.isupper()
 
@@ -198,7 +193,7 @@ def store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn,
     In chunks along the rows (N) or columns (T) of C; n and t where those aren't whole.
     """
     WHOLE: gl.constexpr = is_whole(C_MAJOR)
-    BY_ROWS: gl.constexpr = is_by_rows(C_MAJOR)
+    BY_ROWS: gl.constexpr = C_MAJOR == "N" or C_MAJOR == "n"
     layout: gl.constexpr = chunks_layout(acc.shape[0], acc.shape[1], BY_ROWS, gl.num_warps())
     tile = gl.convert_layout(acc.to(c_ptr.dtype.element_ty), layout)
     offs_m = row + gl.arange(0, acc.shape[0], gl.SliceLayout(1, layout))

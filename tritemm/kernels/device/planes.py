@@ -26,25 +26,14 @@ PART_COLUMNS = gl.constexpr(128)
 UNDO = gl.constexpr(PLANE_FACTOR**-2)
 
 
-@gluon.constexpr_function
-def blocks_of(columns):
-    """Parts of a slab's columns whose partial sums are made one after another."""
-    return -(-columns // PART_COLUMNS.value)
-
-
-@gluon.constexpr_function
-def block_columns(columns, index):
-    """Columns of such a part: `PART_COLUMNS`, or the rest."""
-    return min(PART_COLUMNS.value, columns - index * PART_COLUMNS.value)
-
-
 @gluon.jit
 def start(loop, stage, SLAB: gl.constexpr, BLOCK: gl.constexpr, SHAPE: gl.constexpr):
     """Begin to multiply a block of columns of a consumer's slab, for sums of this step alone."""
     at = stage * (line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR) // 16)
+    COLUMNS: gl.constexpr = min(PART_COLUMNS, SHAPE.BLOCK_N - BLOCK * PART_COLUMNS)
     return wgmma(
         (), loop.a + at + SLAB * (64 * 128 // 16), loop.b + at + BLOCK * (PART_COLUMNS * 128 // 16),
-        block_columns(SHAPE.BLOCK_N, BLOCK), 1, SHAPE.TYPE, SHAPE.A_MAJOR, SHAPE.B_MAJOR,
+        COLUMNS, 1, SHAPE.TYPE, SHAPE.A_MAJOR, SHAPE.B_MAJOR,
     )  # fmt: skip
 
 
@@ -60,27 +49,27 @@ def multiply_planes(loop, n, unit, SHAPE: gl.constexpr):
     acc = loop.multiply(n, steps)
     acc, n = loop.multiply_tail(acc, n, steps)
     EACH: gl.constexpr = slabs_each(SHAPE)
-    BLOCKS: gl.constexpr = blocks_of(SHAPE.BLOCK_N)
+    BLOCKS: gl.constexpr = (SHAPE.BLOCK_N + PART_COLUMNS - 1) // PART_COLUMNS
     stage, odd = place(n, SHAPE.STAGES)
     for _ in range(last):
-        more = ()
+        total = ()
         for i in gl.static_range(EACH * BLOCKS):
             loop.begin(stage, odd)  # again, as in `promote`
             part = loop.finish(start(loop, stage, i // BLOCKS, i % BLOCKS, SHAPE))
             for j in gl.static_range(len(part)):
-                more += (pinned(acc[len(more)] + part[j]),)
+                total += (pinned(acc[len(total)] + part[j]),)
         loop.release(stage)
-        acc = more
+        acc = total
         stage, odd = next_place(stage, odd, SHAPE.STAGES)
     return acc, n + last
 
 
 @gluon.jit
-def settled(acc, flag_ptr):
+def unscaled(acc, flag_ptr):
     """Complete sums without the planes' factors; a sum that isn't finite sets the flag."""
-    more = ()
+    sums = ()
     for i in gl.static_range(len(acc)):
         bad = gl.max(gl.where(acc[i] - acc[i] == 0, 0, 1), axis=1)
         gl.store(flag_ptr + gl.zeros_like(bad), bad, mask=bad > 0)
-        more += (acc[i] * UNDO,)
-    return more
+        sums += (acc[i] * UNDO,)
+    return sums

@@ -34,34 +34,35 @@ def load_from(work, loop, unit):
 
 
 @gluon.constexpr_function
-def workers(consumers, clustered, copies=False):
+def workers(shape, clustered):
     """Warps and registers of each role after the first consumer, which has the launch's.
 
     Consumers have a warpgroup each, if there are several, and take registers from the producer. In
-    a cluster idle warps fill up the producer's warpgroup. One that `copies` scales needs more.
+    a cluster idle warps fill up the producer's warpgroup. One that copies scales needs more.
     """
+    consumers = shape.CONSUMERS.value
     warps = [4] * (consumers - 1) + [1] + [1, 2] * clustered
     each, few = {1: (240, 24), 2: (240, 24), 3: (160, 24)}[consumers]
-    if copies:
+    if shape.SUMS == "block":
         each, few = each - 8, few + 16
     registers = [each] * (consumers - 1) + [few] + [few, few] * clustered
     return warps, registers
 
 
 @gluon.jit
-def run_roles(compute: gl.constexpr, producer: gl.constexpr, args, CONSUMERS: gl.constexpr,
-              COPIES: gl.constexpr = False):  # fmt: skip
-    """Run `compute` in each of the `CONSUMERS` and `producer` in one warp, until all end."""
-    specialize(compute, producer, args, CONSUMERS, (), workers(CONSUMERS, False, COPIES))
+def run_roles(compute: gl.constexpr, producer: gl.constexpr, args):
+    """Run `compute` in each of the consumers and `producer` in one warp, until all end."""
+    specialize(compute, producer, args, (), workers(args[0].SHAPE, False))
 
 
 @builtin
-def specialize(compute, producer, args, CONSUMERS, IDLE, WORKERS, _semantic=None, _generator=None):
+def specialize(compute, producer, args, IDLE, WORKERS, _semantic=None, _generator=None):
     """`gl.warp_specialize`, in Python: a jit function can't make a list of roles of any length.
 
     Triton's cache doesn't see what stands here, so it only puts its arguments in order.
     """
-    roles = [(unwrap(compute), (args, gl.constexpr(which))) for which in range(unwrap(CONSUMERS))]
-    roles += [(unwrap(producer), args[:2]), *IDLE]
     warps, registers = unwrap(WORKERS)
+    consumers = len(warps) - len(IDLE)
+    roles = [(unwrap(compute), (args, gl.constexpr(which))) for which in range(consumers)]
+    roles += [(unwrap(producer), args[:2]), *IDLE]
     gl.warp_specialize(roles, warps, registers, _semantic=_semantic, _generator=_generator)

@@ -48,12 +48,6 @@ def tile_of(shape):
     return cluster_tile(shape.CLUSTER, shape.SHARED, shape.BLOCK_M, shape.BLOCK_N)
 
 
-@gluon.constexpr_function
-def group_rows(shape):
-    """Tile rows in a group; of clusters, as many as are as high as GROUP_M tiles of 128 rows."""
-    return shape.GROUP_M if shape.CLUSTER == 1 else max(1, 128 * shape.GROUP_M // tile_of(shape)[0])
-
-
 @aggregate
 class Scheduler:
     """The units of persistent programs, or clusters of them, dealt out in turn.
@@ -101,7 +95,9 @@ class Scheduler:
         """Batch indices, first row and first column of this program's share of `tile`."""
         SHAPE: gl.constexpr = self.SHAPE
         TILE: gl.constexpr = tile_of(SHAPE)
-        GROUP: gl.constexpr = group_rows(SHAPE)
+        # Of clusters, a group is as high as GROUP_M tiles of 128 rows.
+        HIGH: gl.constexpr = SHAPE.GROUP_M if SHAPE.CLUSTER == 1 else 128 * SHAPE.GROUP_M // TILE[0]
+        GROUP: gl.constexpr = max(1, HIGH)
         M, N, B1 = self.M, self.N, self.B1
         pid, b0, b1 = split_batch(tile, M, N, B1, TILE[0], TILE[1], SHAPE.BATCHED, SHAPE.TRIANGULAR)
         if SHAPE.TRIANGULAR:

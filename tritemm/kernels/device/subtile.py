@@ -15,21 +15,8 @@ from .scales import a_scale
 COLUMNS = gl.constexpr(16)
 #: Subtiles whose loads are in flight while one is computed, where a thread has at most `ROOMY`
 #: elements of the accumulator.
-AHEAD = gl.constexpr(3)
+MOST_AHEAD = gl.constexpr(3)
 ROOMY = gl.constexpr(128)
-
-
-@gluon.constexpr_function
-def subtiles_of(columns, shape):
-    """Subtiles of a piece: one if it is `PLAIN`, else as many as need few registers each."""
-    return 1 if shape.PLAIN else max(1, columns // COLUMNS.value)
-
-
-@gluon.constexpr_function
-def loads_ahead(shape):
-    """Subtiles whose loads are in flight while one is computed; 0 where registers are short."""
-    roomy = ROOMY.value * 32 * shape.WARPS >= shape.ROWS * shape.BLOCK_N
-    return AHEAD.value if roomy and not shape.PLAIN else 0
 
 
 @gluon.jit
@@ -40,9 +27,11 @@ def finish_piece(piece, args, unit, row, col, M, N, DTYPE: gl.constexpr, SHAPE: 
     """
     if SHAPE.SUMS == "block":  # which the accumulator has been multiplied by
         args = EpilogueArgs(args.bias_ptr, args.residual_ptr, args.alpha, args.beta, args.strides)
-    SUBTILES: gl.constexpr = subtiles_of(acc_columns(piece), SHAPE)
+    # Subtiles need few registers each.
+    SUBTILES: gl.constexpr = 1 if SHAPE.PLAIN else max(1, acc_columns(piece) // COLUMNS)
     EACH: gl.constexpr = piece[0].shape[1] // SUBTILES
-    AHEAD: gl.constexpr = loads_ahead(SHAPE)
+    IS_ROOMY: gl.constexpr = ROOMY * 32 * SHAPE.WARPS >= SHAPE.ROWS * SHAPE.BLOCK_N
+    AHEAD: gl.constexpr = MOST_AHEAD if IS_ROOMY and not SHAPE.PLAIN else 0
     first, last = cut(piece[0], EACH), cut(piece[len(piece) - 1], EACH)
     scales = row_scales(first[0], args, unit, row, M, N, SHAPE)
     loaded = ()

@@ -38,7 +38,8 @@ def wgmma(acc, a, b, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
     UNIT: gl.constexpr = unit(COLUMNS)
     REGISTERS: gl.constexpr = UNIT // 2
     FIRST: gl.constexpr = len(acc) == 0
-    SUMS: gl.constexpr = of_sums(SLABS * COLUMNS // 2, acc_type(TYPE), FIRST)
+    COUNT: gl.constexpr = SLABS * COLUMNS // 2
+    SUMS: gl.constexpr = (written if FIRST else in_place)(COUNT, acc_type(TYPE))
     LAYOUT: gl.constexpr = mma_layout(UNIT, 4)
     a = gl.full((64, UNIT), a, gl.int32, LAYOUT)
     b = gl.full((64, UNIT), b, gl.int32, LAYOUT)
@@ -116,12 +117,6 @@ def _wgmma_text(columns, slabs, registers, type_, a_major, b_major, first):
 def written(count, dtype, how="="):
     """Constraints of `count` registers of `dtype` that are written."""
     return ",".join([how + ("f" if dtype.is_floating() else "r")] * count)
-
-
-@gluon.constexpr_function
-def of_sums(count, dtype, first):
-    """Constraints of an accumulator's `count` registers, which the `first` WGMMA only writes."""
-    return (written if first else in_place)(count, dtype)
 
 
 @gluon.constexpr_function

@@ -115,12 +115,7 @@ def prefetch(b_ptr, col, first, last, N, stride_bk, stride_bn, BLOCK_N: tl.const
             n_ptrs = b_ptr + tl.cast(tl.minimum(n, N - 1), tl.int64) * stride_bn
             for s in tl.static_range(STAGES):
                 at = tl.cast(tl.minimum(k + s * BLOCK_K, last - 1), tl.int64)
-                _ask_l2(n_ptrs + at * stride_bk)
-
-
-@triton.jit
-def _ask_l2(ptrs):
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [ptrs], dtype=tl.int32, is_pure=False,
-        pack=1,
-    )  # fmt: skip
+                tl.inline_asm_elementwise(
+                    "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [n_ptrs + at * stride_bk],
+                    dtype=tl.int32, is_pure=False, pack=1,
+                )  # fmt: skip
