@@ -12,12 +12,12 @@ import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ..arch.sgemm import NEEDS, FfmaTile, configs, suits
+from ..arch.sgemm import NEEDS, FfmaTile, suits
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.ffma import DEPTH, acc_layout, fragments, tiles_view
 from .device.mainloop import next_place
-from .device.register_ring import add_parts, finish, make_ring, unit_of
+from .device.register_ring import finish, make_ring, unit_of
 
 
 @gluon.jit(do_not_specialize=["M", "K", "B1", "parts"])
@@ -50,34 +50,29 @@ def sgemm_kernel(
     next_stage, next_odd = gl.to_tensor(AHEAD), gl.to_tensor(0)
     for step in range(unit.steps):
         ring.wait(stage, odd)
-        ring.fill(next_stage, next_odd, step + AHEAD)
-        for i in gl.static_range(BLOCK_K // DEPTH):
-            a = fragments(
-                a_tiles, stage + ring.A_FIRST, i * DEPTH, BLOCK_K, A_ALONG_K, 0, LAYOUT
-            )
-            b = fragments(
-                b_tiles, stage + ring.B_FIRST, i * DEPTH, BLOCK_K, B_ALONG_K, 1, LAYOUT
-            )
+        ring.fill(next_stage, next_odd, step, AHEAD)
+        for k in gl.static_range(0, BLOCK_K, DEPTH):
+            a = fragments(a_tiles, stage + ring.A_FIRST, k, BLOCK_K, A_ALONG_K, 0, LAYOUT)
+            b = fragments(b_tiles, stage + ring.B_FIRST, k, BLOCK_K, B_ALONG_K, 1, LAYOUT)
             for j in gl.static_range(DEPTH):
                 acc = gl.fma(a[j][:, None], b[j][None, :], acc)
         ring.release(stage)
         stage, odd = next_place(stage, odd, STAGES)
         next_stage, next_odd = next_place(next_stage, next_odd, STAGES)
 
-    last = True
-    if SPLIT:
-        acc, last = add_parts(acc, unit, parts, partials_ptr, counters_ptr)
-    if last:
-        r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
-        c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
-        epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
-        finish(acc, unit, epilogue, c_ptr, c_strides, M, N, BIAS, ACTIVATION, WIDE)
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
+    finish(
+        acc, unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, c_strides, M, N,
+        SPLIT, BIAS, ACTIVATION, WIDE,
+    )  # fmt: skip
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=sgemm_kernel, interpreted=None,
     arguments=FfmaTile.arguments(), grid=lambda problem, config: config.units(problem),
-    limits=Limits(configs, needs=NEEDS, tile=FfmaTile, dtype=torch.float32, in_order=False),
+    limits=Limits(FfmaTile.configs, needs=NEEDS, tile=FfmaTile, dtype=torch.float32, in_order=False),
     policy=Policy(suits=suits, branch="fp32"),
     cost=CostHint(1.2, register_tiles=True),
 )  # fmt: skip

@@ -29,10 +29,11 @@ def unit_of(M, N, K, B1, parts, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     tile, split = gl.program_id(0) % tiles, gl.program_id(0) // tiles
     pid, b0, b1 = split_batch(tile, M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
     pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
+    row, col = pid_m * BLOCK_M, pid_n * BLOCK_N
     steps = gl.cdiv(K, BLOCK_K)
     first = steps * split // parts
     steps = steps * (split + 1) // parts - first
-    return Unit(tile, split, first, steps, b0, b1, pid_m * BLOCK_M, pid_n * BLOCK_N)
+    return Unit(tile, split, first, steps, b0, b1, row, col)
 
 
 @aggregate
@@ -56,18 +57,19 @@ class RegisterRing:
     LOAD: gl.constexpr
 
     @gluon.jit
-    def fill(self, stage, odd, step):
-        """Have `stage` filled with step number `step` of the unit, if it has so many."""
-        more = (step < self.unit.steps).to(gl.int32)
-        k = (self.unit.first + step) * self.BLOCK_K
-        place = (stage, odd ^ 1, self.unit.row, self.unit.col, k, more)
+    def fill(self, stage, odd, step, AHEAD: gl.constexpr):
+        """Have `stage` filled with the unit's step that is `AHEAD` of `step`, if it has so many."""
+        unit = self.unit
+        more = (step < unit.steps - AHEAD).to(gl.int32)
+        k = (unit.first + step + AHEAD) * self.BLOCK_K
+        place = (stage, odd ^ 1, unit.row, unit.col, k, more)
         asm(self.LOAD, place + (self.memory + self.BARRIERS, self.memory) + self.batch)
 
     @gluon.jit
     def start(self):
         """Have all stages but one filled."""
         for i in gl.static_range(self.STAGES - 1):
-            self.fill(gl.to_tensor(i), gl.to_tensor(0), i)
+            self.fill(gl.to_tensor(i), gl.to_tensor(0), i, 0)
 
     @gluon.jit
     def wait(self, stage, odd):
@@ -101,8 +103,8 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, unit, STAGES: gl.constexpr,
     ROOM: gl.constexpr = BYTES + max(A_BYTES, B_BYTES)
     LOAD: gl.constexpr = (
         wait_text(8 * STAGES, A_BYTES + B_BYTES)
-        + load_text(KERNEL, "a", BATCHED, BLOCK_M, A_BYTES, A_AT, A_ALONG_K, a_desc.nbytes)
-        + load_text(KERNEL, "b", BATCHED, BLOCK_N, B_BYTES, B_AT, B_ALONG_K, b_desc.nbytes)
+        + load_text(KERNEL, "a", BATCHED, BLOCK_M, A_BYTES, A_AT, A_ALONG_K, a_desc.block_type.nbytes)
+        + load_text(KERNEL, "b", BATCHED, BLOCK_N, B_BYTES, B_AT, B_ALONG_K, b_desc.block_type.nbytes)
         + "over:"
     )
     whole = allocate(ROOM)
@@ -152,49 +154,54 @@ def load_text(kernel, operand, batched, lines, size, first, along_k, box):
     `first` is where the first of its tiles is. It comes in boxes of so many bytes, side by side
     across K.
     """
-    a = operand == "a"
-    corner = ["$5", "line"] if along_k else ["line", "$5"]
+    a, count = operand == "a", size // box
+    line = "line" if count > 1 else "$3" if a else "$4"
+    corner = ["$5", line] if along_k else [line, "$5"]
     if batched:
         corner += ["$10", "$9"] if a else ["$12", "$11"]
-    load = f"""cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global
-        .mbarrier::complete_tx::bytes [at], [map, {{{", ".join(corner)}}}], [full];"""
-    load = load.replace("global\n        ", "global")
-    more = f"add.u32 at, at, {box}; add.u32 line, line, {lines * box // size};"
+    load = (
+        f"cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        f"[at], [map, {{{', '.join(corner)}}}], [full];"
+    )
+    more = f"add.u32 at, at, {box}; add.u32 line, line, {lines // count};"
     text = f"""mov.b64 map, {tensor_map(kernel, operand, batched)}; cvta.param.u64 map, map;
         mad.lo.u32 at, $1, {size}, $8; add.u32 at, at, {first};
-        mov.b32 line, {"$3" if a else "$4"};"""
-    return text + more.join([load] * (size // box))
+        """
+    if count > 1:
+        text += f"mov.b32 line, {'$3' if a else '$4'};"
+    return text + more.join([load] * count)
 
 
 @gluon.jit
-def add_parts(acc, unit, parts, partials_ptr, counters_ptr):
-    """The sum of all parts of a tile, in their order, where this program is the last of them."""
+def finish(acc, unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, strides, M, N,
+           SPLIT: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
+           WIDE: gl.constexpr):  # fmt: skip
+    """Store a unit's tile after its epilogue; if K is in parts, the last of these adds them all.
+
+    `strides` are those of C, `epilogue` `EpilogueArgs`.
+    """
     ROWS: gl.constexpr = acc.shape[0]
     COLUMNS: gl.constexpr = acc.shape[1]
     LAYOUT: gl.constexpr = acc.type.layout
-    inside = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))[:, None] * COLUMNS
-    inside += gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))[None, :]
-    partials_ptr += gl.cast(unit.tile, gl.int64) * parts * (ROWS * COLUMNS) + inside
-    gl.store(partials_ptr + unit.split * (ROWS * COLUMNS), acc)
-    last = arrive_last(counters_ptr + unit.tile, parts)
+    last = True
+    if SPLIT:
+        inside = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))[:, None] * COLUMNS
+        inside += gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))[None, :]
+        partials_ptr += gl.cast(unit.tile, gl.int64) * parts * (ROWS * COLUMNS) + inside
+        gl.store(partials_ptr + unit.split * (ROWS * COLUMNS), acc)
+        last = arrive_last(counters_ptr + unit.tile, parts)
     if last:
-        acc = gl.load(partials_ptr, cache_modifier=".cg")
-        # Loads of small tiles are asked for together; what is behind the last adds nothing.
-        AT_ONCE: gl.constexpr = max(1, 1024 * gl.num_warps() // (ROWS * COLUMNS))
-        for first in range(1, parts, AT_ONCE):
-            for j in gl.static_range(AT_ONCE):
-                part = partials_ptr + (first + j) * (ROWS * COLUMNS)
-                acc += gl.load(part, first + j < parts, 0.0, cache_modifier=".cg")
-    return acc, last
-
-
-@gluon.jit
-def finish(acc, unit, epilogue, c_ptr, strides, M, N, BIAS: gl.constexpr,
-           ACTIVATION: gl.constexpr, WIDE: gl.constexpr):  # fmt: skip
-    """Store a tile after its epilogue. `strides` are those of C, `epilogue` `EpilogueArgs`."""
-    LAYOUT: gl.constexpr = acc.type.layout
-    offs_m = widen(unit.row + gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT)), WIDE)
-    offs_n = widen(unit.col + gl.arange(0, acc.shape[1], gl.SliceLayout(0, LAYOUT)), WIDE)
-    acc = apply_epilogue(acc, epilogue, unit.b0, unit.b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
-    c_ptr += batch_offset(unit.b0, unit.b1, strides.b0, strides.b1)
-    store(c_ptr, acc, offs_m, offs_n, M, N, strides.m, strides.n)
+        if SPLIT:
+            acc = gl.load(partials_ptr, cache_modifier=".cg")
+            # Loads of small tiles are asked for together; what is behind the last adds nothing.
+            AT_ONCE: gl.constexpr = max(1, 1024 * gl.num_warps() // (ROWS * COLUMNS))
+            for first in range(1, parts, AT_ONCE):
+                for j in gl.static_range(AT_ONCE):
+                    part = partials_ptr + (first + j) * (ROWS * COLUMNS)
+                    acc += gl.load(part, first + j < parts, 0.0, cache_modifier=".cg")
+        b0, b1 = unit.b0, unit.b1
+        offs_m = widen(unit.row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT)), WIDE)
+        offs_n = widen(unit.col + gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT)), WIDE)
+        acc = apply_epilogue(acc, epilogue, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
+        c_ptr += batch_offset(b0, b1, strides.b0, strides.b1)
+        store(c_ptr, acc, offs_m, offs_n, M, N, strides.m, strides.n)

@@ -1,0 +1,166 @@
+"""Tiles that are read into registers from a ring (`register_ring`): what they need, which one a
+problem gets, and their arguments."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, ClassVar, NamedTuple
+
+from triton.experimental.gluon.language import NVMMASharedLayout
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from ..problem import Config, Constraint, Need, Problem, Tile, field
+from ..runtime.workspace import Room
+from ..spec import Arguments
+from . import sm90
+from .limits import COUNTED_K, PARTS, SINGLE_COLUMNS, indices, launchable
+from .lines import Box, major_of, once_per, readable, sizes
+from .roles import A_RING, NO_INTERPRETER, partial_sums
+
+#: Parts that K is cut into, of `LEAST` elements at least; and of all tiles for each SM, at most.
+SPLITS, LEAST, MOST = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), 64, 10
+
+
+class Launch(NamedTuple):
+    """How a tile is launched: registers of a thread at most, programs of an SM, FMA that it does in
+    a clock where it is full of them, and what else its kernel is told."""
+
+    registers: int
+    together: int
+    rate: float
+    told: dict[str, Any] = {}
+
+
+class Clocks(NamedTuple):
+    """Clocks of a product beside its tiles, and of an SM's programs beside their steps; steps that
+    a tile's beginning and end take; clocks to add up parts, and an element of these; and the warps
+    with which an SM does half of what it can."""
+
+    start: float
+    program: float
+    ends: float
+    reduction: float
+    element: float
+    half: float
+
+    def of(self, problem: Problem, config: Config, launch: Launch) -> float:
+        """Those that the busiest SM is expected to take."""
+        units, together = -(-config.units(problem) // problem.device.sms), launch.together
+        warps, full = (config.num_warps * min(n, together) for n in (units, together))
+        rate = launch.rate * (warps / (warps + self.half)) * ((full + self.half) / full)
+        size, parts = config.BLOCK_M * config.BLOCK_N, config.SPLIT_K
+        work = units * size * (-(-problem.K // parts) + self.ends * config.BLOCK_K) / rate
+        started = self.start + -(-units // together) * self.program
+        return started + work + (self.reduction + self.element * parts * size) * (parts > 1)
+
+
+class RegisterTile(Tile):
+    """One of the `tiles` of a family, by BLOCK_M, BLOCK_N, BLOCK_K, warps and stages.
+
+    `line` is the number of lines side by side that TMA swizzles where an operand lies across K; or
+    0 if it loads all of a tile's at once, as they are.
+    """
+
+    tiles: ClassVar[dict[tuple[int, ...], Launch]]
+    clocks: ClassVar[Clocks]
+    line: ClassVar[int] = 0
+    needs = (
+        Constraint(
+            "the tile is {t.key}: BLOCK_M, BLOCK_N, BLOCK_K, warps and stages; {t.possible} are "
+            "possible",
+            lambda t: t.key in t.tiles,
+        ),
+        A_RING,
+        field("PARTS", "1 is possible here", lambda n: n == 1),
+        *PARTS,
+    )
+
+    @property
+    def key(self) -> tuple[int, int, int, int, int]:
+        c = self.c
+        return c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages
+
+    @property
+    def possible(self) -> str:
+        return ", ".join(map(str, self.tiles))
+
+    @functools.cached_property
+    def boxes(self) -> tuple[Box, Box]:
+        p, c = self.p, self.c
+        rows = c.BLOCK_M if major_of(p.a) == "N" else self.line or c.BLOCK_M
+        columns = c.BLOCK_N if major_of(p.b) == "T" else self.line or c.BLOCK_N
+        return Box.of(p, p.a, rows, c.BLOCK_K), Box.of(p, p.b, c.BLOCK_K, columns)
+
+    def described(self, box: Box, tensor, along_k: bool) -> TensorDescriptor:
+        """The descriptor of a box."""
+        size = self.p.itemsize
+        width = min(sm90.LINE_BYTES, size * box.block[-1]) if along_k or self.line else 0
+        layout = NVMMASharedLayout(width, 8 * size, len(box.block))
+        fields = tensor, box.shape, box.strides, box.block, layout
+        if size <= 4:
+            return TensorDescriptor(*fields)
+        # Gluon refuses 64 bits, for which it has no copies; TMA doesn't.
+        descriptor = object.__new__(TensorDescriptor)
+        vars(descriptor).update(zip(("base", "shape", "strides", "block_shape", "layout"), fields))
+        return descriptor
+
+    @classmethod
+    def workspace(cls, problem: Problem, config: Config) -> Room | None:
+        """Where K is cut: for the sums of each part, and a counter for each tile."""
+        if config.SPLIT_K == 1:
+            return None
+        tiles = config.tiles(problem)
+        size = config.BLOCK_M * config.BLOCK_N
+        return partial_sums(problem, tiles * config.SPLIT_K * size, tiles)
+
+    @classmethod
+    def arguments(cls) -> Arguments:
+        def fixed(problem: Problem, config: Config) -> dict[str, Any]:
+            tile = cls(problem, config)
+            a, b = tile.boxes
+            cut = {"parts": config.SPLIT_K, "SPLIT": config.SPLIT_K > 1}
+            told = cut | cls.tiles[tile.key].told
+            return sizes(problem) | told | {"A_MAJOR": a.major, "B_MAJOR": b.major}
+
+        def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
+            tile = cls(problem, config)
+            boxes = tile.boxes
+            partials, counters = work or (None, None)
+            return {
+                "a_desc": tile.described(boxes[0], a, boxes[0].major == "N"),
+                "b_desc": tile.described(boxes[1], b, boxes[1].major == "T"),
+                "c_ptr": c, "partials_ptr": partials, "counters_ptr": counters,
+            }  # fmt: skip
+
+        def options(problem: Problem, config: Config) -> dict[str, Any]:
+            return {"maxnreg": cls.tiles[cls(problem, config).key].registers}
+
+        return Arguments(fixed, tensors, cls.workspace, options)
+
+    @classmethod
+    def configs(cls, problem: Problem) -> tuple[Config, ...]:
+        """The one that is expected to take the least time."""
+        return _least(problem, cls)
+
+    @classmethod
+    def problem_needs(cls, own: Constraint) -> tuple[Need, ...]:
+        """What a problem needs, with the family's `own`."""
+        device = Constraint(
+            "tiles have the registers of compute capability 9.0; {p.device.name} has "
+            "{p.device.version}",
+            lambda p: sm90.has_wgmma(p.device),
+        )
+        shapes: tuple[Need, ...] = readable, indices, launchable(cls.configs)
+        return SINGLE_COLUMNS, NO_INTERPRETER, device, own, *shapes
+
+
+@once_per(lambda p: (p.M, p.N, p.K, p.batches, p.device.sms))
+def _least(problem: Problem, family: type[RegisterTile]) -> tuple[Config, ...]:
+    found: list[tuple[float, int, Config]] = []
+    for tile, launch in family.tiles.items():
+        for split in SPLITS:
+            config = Config(*tile, "grouped", 8, SPLIT_K=split)
+            few = config.units(problem) <= MOST * problem.device.sms and not COUNTED_K(problem)
+            if split == 1 or (few and split * LEAST <= problem.K):
+                found.append((family.clocks.of(problem, config, launch), len(found), config))
+    return (min(found)[-1],)
