@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 
 from ..kernels.device.dmma import LINE
@@ -12,14 +14,16 @@ from .register_tiles import Clocks, Launch, RegisterTile
 class DmmaTile(RegisterTile):
     """Tiles for DMMA, of which an SM does 128 FMA in a clock. Clocks are estimated."""
 
-    tiles = {
-        (128, 128, 16, 8, 4): Launch(255, 1, 122.0, {"EARLY": True}),
-        (128, 64, 16, 8, 4): Launch(128, 2, 121.0, {"EARLY": False}),
-        (64, 128, 16, 8, 4): Launch(128, 2, 121.0, {"EARLY": False}),
-        (64, 64, 16, 4, 4): Launch(168, 3, 120.0, {"EARLY": True}),
-        (64, 32, 16, 2, 4): Launch(192, 5, 114.0, {"EARLY": True}),
-        (32, 64, 16, 4, 4): Launch(128, 4, 108.0, {"EARLY": True}),
-        (32, 32, 16, 2, 4): Launch(128, 6, 100.0, {"EARLY": True}),
+    tiles: ClassVar = {
+        (128, 128, 16, 8, 4): Launch(255, 1, 122.0, False),
+        (128, 64, 16, 8, 6): Launch(168, 1, 120.0, True),
+        (128, 64, 16, 4, 4): Launch(255, 2, 121.0, False),
+        (64, 128, 16, 4, 4): Launch(255, 2, 121.0, False),
+        (64, 64, 16, 4, 4): Launch(168, 3, 120.0, False),
+        (64, 32, 16, 4, 4): Launch(128, 4, 112.0, True),
+        (64, 32, 16, 2, 4): Launch(168, 4, 114.0, False),
+        (32, 64, 16, 4, 4): Launch(128, 4, 112.0, True),
+        (32, 32, 16, 2, 4): Launch(128, 6, 104.0, True),
     }
     clocks = Clocks(700.0, 1670.0, 1.73, 3790.0, 0.093, 1.3)
     line = LINE.value

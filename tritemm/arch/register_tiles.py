@@ -22,13 +22,14 @@ SPLITS, LEAST, MOST = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), 64, 1
 
 
 class Launch(NamedTuple):
-    """How a tile is launched: registers of a thread at most, programs of an SM, FMA that it does in
-    a clock where it is full of them, and what else its kernel is told."""
+    """Registers of a thread at most, programs of an SM, FMA that it does in a clock where it is
+    full of them; and of DMMA, whether the next step's fragments are loaded between this one's, or
+    behind the last."""
 
     registers: int
     together: int
     rate: float
-    told: dict[str, Any] = {}
+    beside: bool | None = None
 
 
 class Clocks(NamedTuple):
@@ -96,12 +97,10 @@ class RegisterTile(Tile):
         size = self.p.itemsize
         width = min(sm90.LINE_BYTES, size * box.block[-1]) if along_k or self.line else 0
         layout = NVMMASharedLayout(width, 8 * size, len(box.block))
+        descriptor = object.__new__(TensorDescriptor)  # whose __init__ refuses 64 bits
+        names = "base", "shape", "strides", "block_shape", "layout"
         fields = tensor, box.shape, box.strides, box.block, layout
-        if size <= 4:
-            return TensorDescriptor(*fields)
-        # Gluon refuses 64 bits, for which it has no copies; TMA doesn't.
-        descriptor = object.__new__(TensorDescriptor)
-        vars(descriptor).update(zip(("base", "shape", "strides", "block_shape", "layout"), fields))
+        vars(descriptor).update(zip(names, fields, strict=True))
         return descriptor
 
     @classmethod
@@ -118,9 +117,9 @@ class RegisterTile(Tile):
         def fixed(problem: Problem, config: Config) -> dict[str, Any]:
             tile = cls(problem, config)
             a, b = tile.boxes
-            cut = {"parts": config.SPLIT_K, "SPLIT": config.SPLIT_K > 1}
-            told = cut | cls.tiles[tile.key].told
-            return sizes(problem) | told | {"A_MAJOR": a.major, "B_MAJOR": b.major}
+            told = {"parts": config.SPLIT_K, "SPLIT": config.SPLIT_K > 1}
+            told |= {"A_MAJOR": a.major, "B_MAJOR": b.major, "BESIDE": cls.tiles[tile.key].beside}
+            return sizes(problem) | told
 
         def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
             tile = cls(problem, config)

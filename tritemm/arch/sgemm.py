@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ..problem import Constraint, Problem
 from .register_tiles import Clocks, Launch, RegisterTile
 
@@ -9,7 +11,7 @@ from .register_tiles import Clocks, Launch, RegisterTile
 class FfmaTile(RegisterTile):
     """Tiles for FFMA. Clocks are fitted to 1000 times of an H200, to 5 %."""
 
-    tiles = {
+    tiles: ClassVar = {
         (256, 128, 32, 8, 4): Launch(255, 1, 95.1),
         (128, 128, 16, 4, 4): Launch(255, 2, 82.7),
         (128, 64, 16, 4, 4): Launch(168, 3, 87.5),

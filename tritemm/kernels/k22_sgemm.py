@@ -36,9 +36,10 @@ def sgemm_kernel(
     B_ALONG_K: gl.constexpr = B_MAJOR == "T"
     LAYOUT: gl.constexpr = acc_layout(BLOCK_M, BLOCK_N, gl.num_warps(), A_ALONG_K, B_ALONG_K)
     AHEAD: gl.constexpr = STAGES - 1
+    NAME: gl.constexpr = sgemm_kernel.__name__
     unit = unit_of(M, N, K, B1, parts, BLOCK_M, BLOCK_N, BLOCK_K, ORDER, GROUP_M, BATCHED)
     ring = make_ring(
-        sgemm_kernel.__name__, a_desc, b_desc, unit, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
+        NAME, a_desc, b_desc, unit, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
         A_ALONG_K, B_ALONG_K, BATCHED,
     )  # fmt: skip
     a_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_K, ring.BYTES, A_ALONG_K)
@@ -72,7 +73,7 @@ def sgemm_kernel(
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=sgemm_kernel, interpreted=None,
     arguments=FfmaTile.arguments(), grid=lambda problem, config: config.units(problem),
-    limits=Limits(FfmaTile.configs, needs=NEEDS, tile=FfmaTile, dtype=torch.float32, in_order=False),
+    limits=Limits(FfmaTile.configs, NEEDS, FfmaTile, dtype=torch.float32, in_order=False),
     policy=Policy(suits=suits, branch="fp32"),
     cost=CostHint(1.2, register_tiles=True),
 )  # fmt: skip

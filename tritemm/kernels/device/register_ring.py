@@ -101,10 +101,12 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, unit, STAGES: gl.constexpr,
     A_AT: gl.constexpr = STAGES * B_BYTES if BLOCK_M < BLOCK_N else 0
     B_AT: gl.constexpr = 0 if BLOCK_M < BLOCK_N else STAGES * A_BYTES
     ROOM: gl.constexpr = BYTES + max(A_BYTES, B_BYTES)
+    A_BOX: gl.constexpr = a_desc.block_type.nbytes
+    B_BOX: gl.constexpr = b_desc.block_type.nbytes
     LOAD: gl.constexpr = (
         wait_text(8 * STAGES, A_BYTES + B_BYTES)
-        + load_text(KERNEL, "a", BATCHED, BLOCK_M, A_BYTES, A_AT, A_ALONG_K, a_desc.block_type.nbytes)
-        + load_text(KERNEL, "b", BATCHED, BLOCK_N, B_BYTES, B_AT, B_ALONG_K, b_desc.block_type.nbytes)
+        + load_text(KERNEL, "a", BATCHED, BLOCK_M, A_BYTES, A_AT, A_ALONG_K, A_BOX)
+        + load_text(KERNEL, "b", BATCHED, BLOCK_N, B_BYTES, B_AT, B_ALONG_K, B_BOX)
         + "over:"
     )
     whole = allocate(ROOM)
@@ -163,12 +165,12 @@ def load_text(kernel, operand, batched, lines, size, first, along_k, box):
         f"cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global.mbarrier::complete_tx::bytes "
         f"[at], [map, {{{', '.join(corner)}}}], [full];"
     )
-    more = f"add.u32 at, at, {box}; add.u32 line, line, {lines // count};"
     text = f"""mov.b64 map, {tensor_map(kernel, operand, batched)}; cvta.param.u64 map, map;
         mad.lo.u32 at, $1, {size}, $8; add.u32 at, at, {first};
         """
     if count > 1:
         text += f"mov.b32 line, {'$3' if a else '$4'};"
+    more = f"add.u32 at, at, {box}; add.u32 line, line, {lines // count};"
     return text + more.join([load] * count)
 
 
