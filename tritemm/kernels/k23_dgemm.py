@@ -80,5 +80,5 @@ KERNEL = TritonKernel(
     arguments=DmmaTile.arguments(), grid=lambda problem, config: config.units(problem),
     limits=Limits(DmmaTile.configs, NEEDS, DmmaTile, dtype=torch.float64, in_order=False),
     policy=Policy(suits=suits, branch="fp64"),
-    cost=CostHint(1.2, register_tiles=True),
+    cost=CostHint(1.6, register_tiles=True),
 )  # fmt: skip
