@@ -12,12 +12,12 @@ import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ..arch.sgemm import NEEDS, FfmaTile, suits
-from ..spec import CostHint, Limits, Policy, TritonKernel
+from ..arch.register_tiles import FfmaTile
+from ..spec import CostHint, Policy, TritonKernel
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.ffma import DEPTH, acc_layout, fragments, tiles_view
 from .device.mainloop import next_place
-from .device.register_ring import finish, make_ring, unit_of
+from .device.register_ring import finish, make_ring
 
 
 @gluon.jit(do_not_specialize=["M", "K", "B1", "parts"])
@@ -37,10 +37,9 @@ def sgemm_kernel(
     LAYOUT: gl.constexpr = acc_layout(BLOCK_M, BLOCK_N, gl.num_warps(), A_ALONG_K, B_ALONG_K)
     AHEAD: gl.constexpr = STAGES - 1
     NAME: gl.constexpr = sgemm_kernel.__name__
-    unit = unit_of(M, N, K, B1, parts, BLOCK_M, BLOCK_N, BLOCK_K, ORDER, GROUP_M, BATCHED)
     ring = make_ring(
-        NAME, a_desc, b_desc, unit, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
-        A_ALONG_K, B_ALONG_K, BATCHED,
+        NAME, a_desc, b_desc, M, N, K, B1, parts, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
+        ORDER, GROUP_M, BATCHED, A_ALONG_K, B_ALONG_K,
     )  # fmt: skip
     a_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_K, ring.BYTES, A_ALONG_K)
     b_tiles = tiles_view(ring.whole, BLOCK_N, BLOCK_K, ring.BYTES, B_ALONG_K)
@@ -49,7 +48,7 @@ def sgemm_kernel(
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, LAYOUT)
     stage, odd = gl.to_tensor(0), gl.to_tensor(0)
     next_stage, next_odd = gl.to_tensor(AHEAD), gl.to_tensor(0)
-    for step in range(unit.steps):
+    for step in range(ring.unit.steps):
         ring.wait(stage, odd)
         ring.fill(next_stage, next_odd, step, AHEAD)
         for k in gl.static_range(0, BLOCK_K, DEPTH):
@@ -65,7 +64,7 @@ def sgemm_kernel(
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     finish(
-        acc, unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, c_strides, M, N,
+        acc, ring.unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, c_strides, M, N,
         SPLIT, BIAS, ACTIVATION, WIDE,
     )  # fmt: skip
 
@@ -73,7 +72,7 @@ def sgemm_kernel(
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=sgemm_kernel, interpreted=None,
     arguments=FfmaTile.arguments(), grid=lambda problem, config: config.units(problem),
-    limits=Limits(FfmaTile.configs, NEEDS, FfmaTile, dtype=torch.float32, in_order=False),
-    policy=Policy(suits=suits, branch="fp32"),
+    limits=FfmaTile.limits(torch.float32),
+    policy=Policy(suits=FfmaTile.suits, branch="fp32"),
     cost=CostHint(1.2, register_tiles=True),
 )  # fmt: skip

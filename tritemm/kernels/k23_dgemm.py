@@ -13,12 +13,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
-from ..arch.dgemm import NEEDS, DmmaTile, suits
-from ..spec import CostHint, Limits, Policy, TritonKernel
+from ..arch.register_tiles import DmmaTile
+from ..spec import CostHint, Policy, TritonKernel
 from .device.dmma import acc_layout, fragments, in_place, tiles_view
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import next_place
-from .device.register_ring import finish, make_ring, unit_of
+from .device.register_ring import finish, make_ring
 
 
 @gluon.jit(do_not_specialize=["M", "K", "B1", "parts"])
@@ -38,10 +38,9 @@ def dgemm_kernel(
     LAYOUT: gl.constexpr = acc_layout(BLOCK_N, gl.num_warps())
     AHEAD: gl.constexpr = STAGES - 1
     NAME: gl.constexpr = dgemm_kernel.__name__
-    unit = unit_of(M, N, K, B1, parts, BLOCK_M, BLOCK_N, BLOCK_K, ORDER, GROUP_M, BATCHED)
     ring = make_ring(
-        NAME, a_desc, b_desc, unit, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
-        A_ALONG_K, B_ALONG_K, BATCHED,
+        NAME, a_desc, b_desc, M, N, K, B1, parts, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
+        ORDER, GROUP_M, BATCHED, A_ALONG_K, B_ALONG_K,
     )  # fmt: skip
     a_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_N, ring.BYTES, 0, A_ALONG_K, B_ALONG_K)
     b_tiles = tiles_view(ring.whole, BLOCK_N, BLOCK_N, ring.BYTES, 1, A_ALONG_K, B_ALONG_K)
@@ -52,14 +51,14 @@ def dgemm_kernel(
     next_stage, next_odd = gl.to_tensor(AHEAD), gl.to_tensor(0)
     ring.wait(stage, odd)
     a, b = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)
-    for step in range(unit.steps):
+    for step in range(ring.unit.steps):
         ring.release(stage)
         ring.fill(next_stage, next_odd, step, AHEAD)
         stage, odd = next_place(stage, odd, STAGES)
         next_stage, next_odd = next_place(next_stage, next_odd, STAGES)
         if not BESIDE:
             acc = mma_v2(a, b, acc)
-        if step < unit.steps - 1:
+        if step < ring.unit.steps - 1:
             ring.wait(stage, odd)
         a_next, b_next = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)  # used by a next step
         if BESIDE:
@@ -70,7 +69,7 @@ def dgemm_kernel(
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     finish(
-        acc, unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, c_strides, M, N,
+        acc, ring.unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, c_strides, M, N,
         SPLIT, BIAS, ACTIVATION, WIDE,
     )  # fmt: skip
 
@@ -78,7 +77,7 @@ def dgemm_kernel(
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=dgemm_kernel, interpreted=None,
     arguments=DmmaTile.arguments(), grid=lambda problem, config: config.units(problem),
-    limits=Limits(DmmaTile.configs, NEEDS, DmmaTile, dtype=torch.float64, in_order=False),
-    policy=Policy(suits=suits, branch="fp64"),
+    limits=DmmaTile.limits(torch.float64),
+    policy=Policy(suits=DmmaTile.suits, branch="fp64"),
     cost=CostHint(1.6, register_tiles=True),
 )  # fmt: skip

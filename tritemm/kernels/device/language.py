@@ -28,14 +28,6 @@ def builtin(function):
     return function
 
 
-@builtin
-def dmma(a, b, acc, _semantic=None):
-    """`mma_v2` of fp64, of which Triton 3.6 wants 16 elements of K at least."""
-    ieee = _semantic._str_to_dot_input_precision("ieee")
-    sums = _semantic.builder.create_dot(a.handle, b.handle, acc.handle, ieee, 0)
-    return gl.tensor(sums, acc.type)
-
-
 def aggregate(cls):
     """Triton's, with a constructor that takes the fields in their order, as 3.9 makes it."""
 

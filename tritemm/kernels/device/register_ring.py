@@ -20,22 +20,6 @@ from .tile import apply_epilogue, batch_offset, store, widen
 from .triton_contract import allocate, shared_memory, tensor_map
 
 
-@gluon.jit
-def unit_of(M, N, K, B1, parts, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-            BLOCK_K: gl.constexpr, ORDER: gl.constexpr, GROUP_M: gl.constexpr,
-            BATCHED: gl.constexpr):  # fmt: skip
-    """This program's tile, and its part of K; the first parts of all tiles come first."""
-    tiles = gl.num_programs(0) // parts
-    tile, split = gl.program_id(0) % tiles, gl.program_id(0) // tiles
-    pid, b0, b1 = split_batch(tile, M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
-    pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
-    row, col = pid_m * BLOCK_M, pid_n * BLOCK_N
-    steps = gl.cdiv(K, BLOCK_K)
-    first = steps * split // parts
-    steps = steps * (split + 1) // parts - first
-    return Unit(tile, split, first, steps, b0, b1, row, col)
-
-
 @aggregate
 class RegisterRing:
     """`STAGES` stages of a unit's tiles, which lie in `whole`, of so many `BYTES`.
@@ -90,10 +74,23 @@ class RegisterRing:
 
 
 @gluon.jit
-def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, unit, STAGES: gl.constexpr,
+def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: gl.constexpr,
               BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-              A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, BATCHED: gl.constexpr):  # fmt: skip
-    """The ring of the kernel of that name, whose first arguments are the descriptors."""
+              ORDER: gl.constexpr, GROUP_M: gl.constexpr, BATCHED: gl.constexpr,
+              A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr):  # fmt: skip
+    """The ring of the kernel of that name, whose first arguments are the descriptors.
+
+    Of the programs, those with the first parts of all tiles come first.
+    """
+    tiles = gl.num_programs(0) // parts
+    tile, split = gl.program_id(0) % tiles, gl.program_id(0) // tiles
+    pid, b0, b1 = split_batch(tile, M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
+    pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
+    row, col = pid_m * BLOCK_M, pid_n * BLOCK_N
+    steps = gl.cdiv(K, BLOCK_K)
+    first = steps * split // parts
+    steps = steps * (split + 1) // parts - first
+
     SIZE: gl.constexpr = a_desc.dtype.primitive_bitwidth // 8
     A_BYTES: gl.constexpr = BLOCK_M * BLOCK_K * SIZE
     B_BYTES: gl.constexpr = BLOCK_N * BLOCK_K * SIZE
@@ -101,14 +98,10 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, unit, STAGES: gl.constexpr,
     A_AT: gl.constexpr = STAGES * B_BYTES if BLOCK_M < BLOCK_N else 0
     B_AT: gl.constexpr = 0 if BLOCK_M < BLOCK_N else STAGES * A_BYTES
     ROOM: gl.constexpr = BYTES + max(A_BYTES, B_BYTES)
-    A_BOX: gl.constexpr = a_desc.block_type.nbytes
-    B_BOX: gl.constexpr = b_desc.block_type.nbytes
-    LOAD: gl.constexpr = (
-        wait_text(8 * STAGES, A_BYTES + B_BYTES)
-        + load_text(KERNEL, "a", BATCHED, BLOCK_M, A_BYTES, A_AT, A_ALONG_K, A_BOX)
-        + load_text(KERNEL, "b", BATCHED, BLOCK_N, B_BYTES, B_AT, B_ALONG_K, B_BOX)
-        + "over:"
-    )
+    LOAD: gl.constexpr = load_text(
+        KERNEL, BATCHED, STAGES, BLOCK_M, BLOCK_N, A_BYTES, B_BYTES, A_AT, B_AT,
+        A_ALONG_K, B_ALONG_K, a_desc.block_type.nbytes, b_desc.block_type.nbytes,
+    )  # fmt: skip
     whole = allocate(ROOM)
     memory = shared_memory()
     barrier_init(memory + BYTES, STAGES, gl.num_warps(), 0)
@@ -117,7 +110,8 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, unit, STAGES: gl.constexpr,
     if BATCHED:  # a broadcast batch has extent 1
         for desc in gl.static_range(2):
             sizes = b_desc.shape if desc else a_desc.shape
-            batch += (gl.minimum(unit.b0, sizes[0] - 1), gl.minimum(unit.b1, sizes[1] - 1))
+            batch += (gl.minimum(b0, sizes[0] - 1), gl.minimum(b1, sizes[1] - 1))
+    unit = Unit(tile, split, first, steps, b0, b1, row, col)
     return RegisterRing(
         whole, memory, unit, batch, STAGES, BLOCK_K, ROOM, A_AT // A_BYTES, B_AT // B_BYTES,
         BYTES, LOAD,
@@ -125,14 +119,16 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, unit, STAGES: gl.constexpr,
 
 
 @gluon.constexpr_function
-def wait_text(empty, count):
-    """The first warp waits until a stage is free, and one thread goes on; `empty`: where barriers
-    of free stages are.
+def load_text(kernel, batched, stages, block_m, block_n, a_bytes, b_bytes, a_first, b_first,
+              a_along_k, b_along_k, a_box, b_box):  # fmt: skip
+    """The first warp has a stage filled, once it is free: `asm` of 8 operands, or of 12.
 
     $1 stage, $2 parity, $3 row, $4 column, $5 k, $6 whether at all, $7 barriers, $8 memory; of a
-    batch $9 and $10 its indices for A, $11 and $12 those for B.
+    batch $9 and $10 its indices for A, $11 and $12 those for B. `first` is where the first of A's
+    tiles is, or of B's, of so many bytes, which come in boxes of as many, side by side across K.
     """
-    return f""".reg .pred skip, done, one; .reg .b32 thread, who, full, at, line; .reg .b64 map;
+    text = [
+        """.reg .pred skip, done, one; .reg .b32 thread, who, full, at, line; .reg .b64 map;
         mov.u32 thread, %tid.x;
         setp.ge.u32 skip, thread, 32;
         setp.eq.or.u32 skip, $6, 0, skip;
@@ -142,36 +138,27 @@ def wait_text(empty, count):
         @skip bra over;
         shl.b32 full, $1, 3;
         add.u32 full, full, $7;
-        again:
-        mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [full + {empty}], $2;
-        @!done bra again;
-        mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], {count};
-        """
-
-
-@gluon.constexpr_function
-def load_text(kernel, operand, batched, lines, size, first, along_k, box):
-    """Behind `wait_text`: load a tile of A or of B, of so many `lines` and bytes, into the stage.
-
-    `first` is where the first of its tiles is. It comes in boxes of so many bytes, side by side
-    across K.
-    """
-    a, count = operand == "a", size // box
-    line = "line" if count > 1 else "$3" if a else "$4"
-    corner = ["$5", line] if along_k else [line, "$5"]
-    if batched:
-        corner += ["$10", "$9"] if a else ["$12", "$11"]
-    load = (
-        f"cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global.mbarrier::complete_tx::bytes "
-        f"[at], [map, {{{', '.join(corner)}}}], [full];"
-    )
-    text = f"""mov.b64 map, {tensor_map(kernel, operand, batched)}; cvta.param.u64 map, map;
-        mad.lo.u32 at, $1, {size}, $8; add.u32 at, at, {first};
-        """
-    if count > 1:
-        text += f"mov.b32 line, {'$3' if a else '$4'};"
-    more = f"add.u32 at, at, {box}; add.u32 line, line, {lines // count};"
-    return text + more.join([load] * count)
+        again:""",
+        f"mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [full + {8 * stages}], $2;",
+        "@!done bra again;",
+        f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], {a_bytes + b_bytes};",
+    ]
+    for operand, line, lines, size, first, along_k, box, b0, b1 in (
+        ("a", "$3", block_m, a_bytes, a_first, a_along_k, a_box, "$9", "$10"),
+        ("b", "$4", block_n, b_bytes, b_first, b_along_k, b_box, "$11", "$12"),
+    ):
+        corner = [*(("$5", "line") if along_k else ("line", "$5")), *((b1, b0) if batched else ())]
+        load = (
+            f"cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global"
+            f".mbarrier::complete_tx::bytes [at], [map, {{{', '.join(corner)}}}], [full];"
+        )
+        next_box = f"add.u32 at, at, {box}; add.u32 line, line, {lines * box // size};"
+        text += [
+            f"mov.b64 map, {tensor_map(kernel, operand, batched)};", "cvta.param.u64 map, map;",
+            f"mad.lo.u32 at, $1, {size}, $8;", f"add.u32 at, at, {first};",
+            f"mov.b32 line, {line};", next_box.join([load] * (size // box)),
+        ]  # fmt: skip
+    return "\n".join([*text, "over:"])
 
 
 @gluon.jit
