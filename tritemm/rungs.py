@@ -36,6 +36,7 @@ Rung = Literal[
     "grouped",
     "scaled",
     "sgemm",
+    "dgemm",
 ]
 
 #: Where a rung's file lies, which bears its number too.

@@ -16,7 +16,7 @@ thread number `thread`, two tuples in order.
 
 import random
 
-from tritemm.arch.sgemm import TILES
+from tritemm.arch.register_tiles import FfmaTile
 from tritemm.kernels.device import ffma
 
 from . import Answer, same
@@ -60,7 +60,7 @@ def owned(
 def check(function: Answer) -> None:
     """Against the layout of the rung's accumulator, in each of its tiles."""
     draw = random.Random(22)
-    for rows, columns, _, warps, _ in TILES:
+    for rows, columns, _, warps, _ in FfmaTile.tiles:
         for along in ((True, False), (True, True), (False, False), (False, True)):
             for thread in (0, 1, 2, 15, 16, 17, 31, 32 * warps - 1, draw.randrange(32 * warps)):
                 want = owned(rows, columns, warps, *along, thread)

@@ -10,7 +10,7 @@ from tests.dispatch.choosing import A100, H200, problem
 from tests.harness import operand, operands, run
 from tests.kernels.test_signs import faults
 from tritemm import Config, dispatch
-from tritemm.arch import sgemm
+from tritemm.arch.register_tiles import FfmaTile
 from tritemm.compile import asm
 from tritemm.dispatch import candidates
 from tritemm.dispatch.request import why_not
@@ -31,7 +31,7 @@ def fp32(*size, layout="NT", device=H200, **options):
 
 def configs():
     """Every tile, with K whole and in parts."""
-    return [Config(*tile, "grouped", 8, SPLIT_K=n) for tile in sgemm.TILES for n in (1, 3)]
+    return [Config(*tile, "grouped", 8, SPLIT_K=n) for tile in FfmaTile.tiles for n in (1, 3)]
 
 
 @pytest.mark.host
@@ -59,7 +59,7 @@ def test_the_tile_is_the_one_that_was_fastest(size, layout, area, us):
     (config,) = SGEMM.configs(asked)
     assert area == config.BLOCK_M * config.BLOCK_N
     tile = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.num_warps, config.num_stages
-    clocks = sgemm._clocks(asked, config, *sgemm.TILES[tile][1:])
+    clocks = FfmaTile.clocks.of(asked, config, FfmaTile.tiles[tile])
     assert clocks / 1980 == pytest.approx(us, rel=0.2)
 
 
@@ -83,7 +83,7 @@ def test_every_tile_stays_in_registers(config):
     shared = config.SPLIT_K > 1  # by which threads hear who is the last
     assert code.count("LDS") == code.count("LDS.128") + shared
     assert code.count("FFMA") >= 8 * code.count("LDS.128")
-    registers, together, _ = sgemm.TILES[dataclasses.astuple(config)[:5]]
+    registers, together, *_ = FfmaTile.tiles[dataclasses.astuple(config)[:5]]
     assert code.registers <= registers and together * (code.shared + 1024) <= 228 * 1024
 
 

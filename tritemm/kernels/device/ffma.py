@@ -1,21 +1,15 @@
-"""Tiles for FFMA: how threads share one, what they read of the operands, and how TMA fills a ring.
+"""Tiles for FFMA: how threads share one, and what they read of the operands in a `register_ring`.
 
 A thread has a register tile of C, 16 x 8 down to 4 x 4, and reads the rows of A and columns of B
 that it needs, 16 bytes at a time: 4 elements of K of a line where lines lie along K, which TMA's
 swizzle keeps in different banks, or 4 lines of one k where they lie across it. The lanes of a warp
 are 4 x 8, and neighbours share what they read.
-
-TMA and barriers are PTX, which Triton doesn't see: it would have all threads wait around each. A
-warp that has read a stage arrives at its `empty` barrier, for which the first warp waits before it
-has the stage filled again.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from .language import reinterpret
-from .ptx import asm
-from .triton_contract import tensor_map
 
 #: Elements of K that are read at a time.
 DEPTH = gl.constexpr(4)
@@ -108,54 +102,3 @@ def fragments(memory, tile, k: gl.constexpr, BLOCK_K: gl.constexpr, ALONG_K: gl.
         for i in gl.static_range(DEPTH):
             found += (memory.index(tile * BLOCK_K + (k + i)).load(LINE),)
     return found
-
-
-@gluon.jit
-def arrive(bar):
-    """Each warp arrives once, having read."""
-    asm(
-        """.reg .pred one; .reg .b32 lane;
-        mov.u32 lane, %laneid;
-        setp.eq.u32 one, lane, 0;
-        bar.warp.sync -1;
-        @one mbarrier.arrive.release.cta.shared::cta.b64 _, [$1];""",
-        (bar,),
-    )
-
-
-@gluon.constexpr_function
-def load_text(kernel, batched, empty, a_bytes, b_bytes, a_first, b_first, a_along_k, b_along_k):
-    """The first warp has a stage filled, once it is free: `asm` of 8 operands, or of 12.
-
-    $1 stage, $2 parity, $3 row, $4 column, $5 k, $6 whether at all, $7 barriers, $8 memory; of a
-    batch $9 and $10 its indices for A, $11 and $12 those for B. `empty` is where those barriers
-    are, and `first` where the first of A's tiles is, or of B's, of so many bytes.
-    """
-    text = [
-        """.reg .pred skip, done, one; .reg .b32 thread, who, full, at; .reg .b64 map;
-        mov.u32 thread, %tid.x;
-        setp.ge.u32 skip, thread, 32;
-        setp.eq.or.u32 skip, $6, 0, skip;
-        elect.sync who|one, -1;
-        not.pred one, one;
-        or.pred skip, skip, one;
-        @skip bra over;
-        shl.b32 full, $1, 3;
-        add.u32 full, full, $7;
-        again:""",
-        f"mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [full + {empty}], $2;",
-        "@!done bra again;",
-        f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], {a_bytes + b_bytes};",
-    ]
-    for operand, line, size, first, along_k, b0, b1 in (
-        ("a", "$3", a_bytes, a_first, a_along_k, "$9", "$10"),
-        ("b", "$4", b_bytes, b_first, b_along_k, "$11", "$12"),
-    ):
-        corner = [*(("$5", line) if along_k else (line, "$5")), *((b1, b0) if batched else ())]
-        text += [
-            f"mov.b64 map, {tensor_map(kernel, operand, batched)};", "cvta.param.u64 map, map;",
-            f"mad.lo.u32 at, $1, {size}, $8;", f"add.u32 at, at, {first};",
-            f"cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global"
-            f".mbarrier::complete_tx::bytes [at], [map, {{{', '.join(corner)}}}], [full];",
-        ]  # fmt: skip
-    return "\n".join([*text, "over:"])

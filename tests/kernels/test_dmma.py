@@ -1,0 +1,169 @@
+"""fp64 by DMMA: the rung dgemm, where its tiles lie, and what it is chosen for."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+
+from tests.dispatch.choosing import A100, H200, problem
+from tests.harness import operand, operands, run
+from tests.kernels.test_signs import faults
+from tritemm import Config, dispatch
+from tritemm.arch.register_tiles import DmmaTile
+from tritemm.compile import asm
+from tritemm.dispatch.request import why_not
+from tritemm.kernels.device import dmma
+from tritemm.rungs import find
+
+FP64 = torch.float64
+DGEMM = find("dgemm")
+LAYOUTS = asm.LAYOUTS
+CONFIGS = [Config(*tile, "grouped", 8, SPLIT_K=n) for tile in DmmaTile.tiles for n in (1, 3)]
+SIZES = [
+    (256, 256, 256), (1024, 1024, 1024), (4096, 4096, 4096), (512, 4096, 4096), (16, 4096, 4096),
+    (64, 64, 65536), (1000, 1111, 777), (5, 208, 8520),
+]  # fmt: skip
+
+
+def fp64(*size, layout="NT", device=H200, **options):
+    return problem(*size, layout, FP64, device, **options)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_auto_takes_it(size, layout):
+    assert dispatch.choose(fp64(*size, layout=layout)).kernel is DGEMM
+
+
+@pytest.mark.host
+def test_few_tiles_are_small_and_have_k_in_parts():
+    (large,), (small,) = (DGEMM.configs(fp64(n, n, n)) for n in (8192, 512))
+    (long,) = DGEMM.configs(fp64(64, 64, 65536))
+    assert large.BLOCK_M * large.BLOCK_N > small.BLOCK_M * small.BLOCK_N
+    assert large.SPLIT_K == 1 and long.SPLIT_K >= 32
+
+
+@pytest.mark.host
+def test_a_vector_is_for_gemv():
+    assert dispatch.choose(fp64(1, 4096, 4096)).kernel.name == "gemv"
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("config", [
+    pytest.param(config, id=str(config), marks=[pytest.mark.wide] if number % 4 else [])
+    for number, config in enumerate(CONFIGS)
+])  # fmt: skip
+def test_every_tile_stays_in_registers(config):
+    """And finds room beside others; but for a word or two of the largest, with K in parts."""
+    layout = LAYOUTS[CONFIGS.index(config) % 4]
+    job = asm.Job("dgemm", 90, 1024, 1024, 1024, layout, config=config)
+    (code,) = asm.compile_many([job], "mix", apart=True)
+    registers, together, *_ = DmmaTile.tiles[dataclasses.astuple(config)[:5]]
+    if registers < 255 or config.SPLIT_K == 1:
+        assert faults(code) == []
+    assert code.spills <= 16
+    assert code.count("DMMA") > 0
+    assert code.registers <= registers and together * (code.shared + 1024) <= 228 * 1024
+    assert together * registers * 32 * config.num_warps <= 2**16
+
+
+def of_instruction(order, place):
+    """A place in the operand, as the instruction has it."""
+    return sum((place >> i & 1) << bit for i, bit in enumerate(order))
+
+
+def in_memory(side, rows, columns, warps, along):
+    """(line, k) of the instruction, and number of the element in shared memory."""
+    lines = columns if side else rows
+    layout = dmma.tile_layout(lines, columns, warps, side, *along)
+    found = {}
+    for number in range(16 * lines):
+        place = [0, 0]
+        for i, basis in enumerate(layout.offset_bases):
+            if number >> i & 1:
+                place = [x ^ y for x, y in zip(place, basis, strict=True)]
+        found[tuple(place[::-1] if side else place)] = number
+    return found
+
+
+TILES = list(itertools.product(DmmaTile.tiles, (0, 1), itertools.product((True, False), repeat=2)))
+
+
+@pytest.mark.host
+@pytest.mark.once
+@pytest.mark.parametrize(("tile", "side", "along"), TILES, ids=str)
+def test_tiles_are_read_where_tma_puts_them(tile, side, along):
+    """Lines of 128 bytes, in which pieces of 16 are exchanged by the line's number."""
+    rows, columns, _, warps, _ = tile
+    found = in_memory(side, rows, columns, warps, along)
+    lines = dmma.line_order(columns if side else rows, columns, warps, side, *along)
+    depth = dmma.k_order(along[0])
+    for line, k in itertools.product(range(columns if side else rows), range(16)):
+        if along[side]:
+            at = 16 * line + (((k // 2) ^ (line % 8)) * 2 + k % 2)
+        else:
+            at = 256 * (line // 16) + 16 * k + ((line % 16 // 2) ^ (k % 8)) * 2 + line % 2
+        assert found[of_instruction(lines, line), of_instruction(depth, k)] == at
+
+
+@pytest.mark.host
+@pytest.mark.once
+@pytest.mark.parametrize(("tile", "side", "along"), TILES, ids=str)
+def test_lanes_that_read_at_once_read_from_all_banks(tile, side, along):
+    """16 lanes 8 bytes each; or 8 of them 16 bytes, which are registers side by side."""
+    rows, columns, _, warps, _ = tile
+    found = in_memory(side, rows, columns, warps, along)
+    wide = found[(0, 4) if side else (8, 0)] == 1
+    assert wide == (not along[0] and (side == 0 or along[1]))
+    lanes = [found[lane // 4, lane % 4] for lane in range(32)]
+    size = 2 if wide else 1
+    for first in range(0, 32, 16 // size):
+        banks = {at % 16 // size for at in lanes[first : first + 16 // size]}
+        assert len(banks) == 16 // size
+
+
+@pytest.mark.host
+def test_refusals():
+    assert "multiple of 16" in DGEMM.why_not(fp64(64, 64, 63))
+    assert "torch.bfloat16" in DGEMM.why_not(problem(64, 64, 64))
+    assert "compute capability" in DGEMM.why_not(fp64(64, 64, 64, device=A100))
+    asked = fp64(256, 256, 256)
+    assert "the tile is (64, 64, 32, 4, 4)" in why_not(DGEMM, asked, Config(64, 64, 32, 4, 4))
+    assert "K = 256 has 16 steps" in why_not(
+        DGEMM, asked, Config(64, 64, 16, 4, 4, "grouped", 8, SPLIT_K=17)
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("batch", [(), (2, 3)], ids=str)
+def test_every_tile(config, layout, batch):
+    M, N, K = (334, 270, 210) if not batch else (100, 150, 204)
+    a = operand(M, K, FP64, layout[0], batch, aligned=True)
+    b = operand(K, N, FP64, layout[1], (1, 3) if batch else (), aligned=True)
+    b = b.expand(*batch, K, N)
+    for swap in (False, True):
+        swapped = dataclasses.replace(config, SWAP=swap)
+        assert run(DGEMM, a, b, config=swapped, pitch_gap=3 * swap) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("K", [1, 3, 16, 33, 64, 130])
+def test_short_sums(K):
+    a, b = operands(300, 260, K, FP64, "TN", aligned=True)
+    for config in CONFIGS:
+        if why_not(DGEMM, problem(300, 260, K, "TN", FP64), config) is None:
+            assert run(DGEMM, a, b, config=config) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pack", ["a", "b", "ab"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_copies_are_right(pack, layout):
+    a, b = operands(101, 73, 43, FP64, layout, aligned=True)
+    for swap in (False, True):
+        config = dataclasses.replace(CONFIGS[-2], PACK=pack, SWAP=swap)
+        assert run(DGEMM, a, b, config=config) is None

@@ -1,0 +1,196 @@
+"""A ring of stages that TMA fills and all warps of a program read into registers, for one tile.
+
+TMA and barriers are PTX, which Triton doesn't see: it would have all threads wait around each. A
+warp that has read a stage arrives at its `empty` barrier, for which the first warp waits before it
+has the stage filled again.
+
+The stages of the operand with the larger tile come first, so that the other's begin at a multiple
+of its size; the barriers lie behind them, in room for a tile: views consist of whole tiles.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from .language import Value, aggregate, barrier
+from .ptx import asm, barrier_init, barrier_wait
+from .raster import raster, split_batch
+from .scheduler import Unit
+from .split_k import arrive_last
+from .tile import apply_epilogue, batch_offset, store, widen
+from .triton_contract import allocate, shared_memory, tensor_map
+
+
+@aggregate
+class RegisterRing:
+    """`STAGES` stages of a unit's tiles, which lie in `whole`, of so many `BYTES`.
+
+    The first of A's tiles is number `A_FIRST` of those that `whole` has room for, and so it is with
+    B's. `LOAD` is the text that has a stage filled.
+    """
+
+    whole: Value
+    memory: Value
+    unit: Value
+    batch: Value
+    STAGES: gl.constexpr
+    BLOCK_K: gl.constexpr
+    BYTES: gl.constexpr
+    A_FIRST: gl.constexpr
+    B_FIRST: gl.constexpr
+    BARRIERS: gl.constexpr
+    LOAD: gl.constexpr
+
+    @gluon.jit
+    def fill(self, stage, odd, step, AHEAD: gl.constexpr):
+        """Have `stage` filled with the unit's step that is `AHEAD` of `step`, if it has so many."""
+        unit = self.unit
+        more = (step < unit.steps - AHEAD).to(gl.int32)
+        k = (unit.first + step + AHEAD) * self.BLOCK_K
+        place = (stage, odd ^ 1, unit.row, unit.col, k, more)
+        asm(self.LOAD, place + (self.memory + self.BARRIERS, self.memory) + self.batch)
+
+    @gluon.jit
+    def start(self):
+        """Have all stages but one filled."""
+        for i in gl.static_range(self.STAGES - 1):
+            self.fill(gl.to_tensor(i), gl.to_tensor(0), i, 0)
+
+    @gluon.jit
+    def wait(self, stage, odd):
+        """Wait until `stage` is full."""
+        barrier_wait(self.memory + self.BARRIERS + 8 * stage, odd)
+
+    @gluon.jit
+    def release(self, stage):
+        """Each warp arrives once, having read."""
+        asm(
+            """.reg .pred one; .reg .b32 lane;
+            mov.u32 lane, %laneid;
+            setp.eq.u32 one, lane, 0;
+            bar.warp.sync -1;
+            @one mbarrier.arrive.release.cta.shared::cta.b64 _, [$1];""",
+            (self.memory + (self.BARRIERS + 8 * self.STAGES) + 8 * stage,),
+        )
+
+
+@gluon.jit
+def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: gl.constexpr,
+              BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+              ORDER: gl.constexpr, GROUP_M: gl.constexpr, BATCHED: gl.constexpr,
+              A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr):  # fmt: skip
+    """The ring of the kernel of that name, whose first arguments are the descriptors.
+
+    Of the programs, those with the first parts of all tiles come first.
+    """
+    tiles = gl.num_programs(0) // parts
+    tile, split = gl.program_id(0) % tiles, gl.program_id(0) // tiles
+    pid, b0, b1 = split_batch(tile, M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
+    pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
+    row, col = pid_m * BLOCK_M, pid_n * BLOCK_N
+    steps = gl.cdiv(K, BLOCK_K)
+    first = steps * split // parts
+    steps = steps * (split + 1) // parts - first
+
+    SIZE: gl.constexpr = a_desc.dtype.primitive_bitwidth // 8
+    A_BYTES: gl.constexpr = BLOCK_M * BLOCK_K * SIZE
+    B_BYTES: gl.constexpr = BLOCK_N * BLOCK_K * SIZE
+    BYTES: gl.constexpr = STAGES * (A_BYTES + B_BYTES)
+    A_AT: gl.constexpr = STAGES * B_BYTES if BLOCK_M < BLOCK_N else 0
+    B_AT: gl.constexpr = 0 if BLOCK_M < BLOCK_N else STAGES * A_BYTES
+    ROOM: gl.constexpr = BYTES + max(A_BYTES, B_BYTES)
+    LOAD: gl.constexpr = load_text(
+        KERNEL, BATCHED, STAGES, BLOCK_M, BLOCK_N, A_BYTES, B_BYTES, A_AT, B_AT,
+        A_ALONG_K, B_ALONG_K, a_desc.block_type.nbytes, b_desc.block_type.nbytes,
+    )  # fmt: skip
+    whole = allocate(ROOM)
+    memory = shared_memory()
+    barrier_init(memory + BYTES, STAGES, gl.num_warps(), 0)
+    barrier()
+    batch = ()
+    if BATCHED:  # a broadcast batch has extent 1
+        for desc in gl.static_range(2):
+            sizes = b_desc.shape if desc else a_desc.shape
+            batch += (gl.minimum(b0, sizes[0] - 1), gl.minimum(b1, sizes[1] - 1))
+    unit = Unit(tile, split, first, steps, b0, b1, row, col)
+    return RegisterRing(
+        whole, memory, unit, batch, STAGES, BLOCK_K, ROOM, A_AT // A_BYTES, B_AT // B_BYTES,
+        BYTES, LOAD,
+    )  # fmt: skip
+
+
+@gluon.constexpr_function
+def load_text(kernel, batched, stages, block_m, block_n, a_bytes, b_bytes, a_first, b_first,
+              a_along_k, b_along_k, a_box, b_box):  # fmt: skip
+    """The first warp has a stage filled, once it is free: `asm` of 8 operands, or of 12.
+
+    $1 stage, $2 parity, $3 row, $4 column, $5 k, $6 whether at all, $7 barriers, $8 memory; of a
+    batch $9 and $10 its indices for A, $11 and $12 those for B. `first` is where the first of A's
+    tiles is, or of B's, of so many bytes, which come in boxes of as many, side by side across K.
+    """
+    text = [
+        """.reg .pred skip, done, one; .reg .b32 thread, who, full, at, line; .reg .b64 map;
+        mov.u32 thread, %tid.x;
+        setp.ge.u32 skip, thread, 32;
+        setp.eq.or.u32 skip, $6, 0, skip;
+        elect.sync who|one, -1;
+        not.pred one, one;
+        or.pred skip, skip, one;
+        @skip bra over;
+        shl.b32 full, $1, 3;
+        add.u32 full, full, $7;
+        again:""",
+        f"mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [full + {8 * stages}], $2;",
+        "@!done bra again;",
+        f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], {a_bytes + b_bytes};",
+    ]
+    for operand, line, lines, size, first, along_k, box, b0, b1 in (
+        ("a", "$3", block_m, a_bytes, a_first, a_along_k, a_box, "$9", "$10"),
+        ("b", "$4", block_n, b_bytes, b_first, b_along_k, b_box, "$11", "$12"),
+    ):
+        corner = [*(("$5", "line") if along_k else ("line", "$5")), *((b1, b0) if batched else ())]
+        load = (
+            f"cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global"
+            f".mbarrier::complete_tx::bytes [at], [map, {{{', '.join(corner)}}}], [full];"
+        )
+        next_box = f"add.u32 at, at, {box}; add.u32 line, line, {lines * box // size};"
+        text += [
+            f"mov.b64 map, {tensor_map(kernel, operand, batched)};", "cvta.param.u64 map, map;",
+            f"mad.lo.u32 at, $1, {size}, $8;", f"add.u32 at, at, {first};",
+            f"mov.b32 line, {line};", next_box.join([load] * (size // box)),
+        ]  # fmt: skip
+    return "\n".join([*text, "over:"])
+
+
+@gluon.jit
+def finish(acc, unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, strides, M, N,
+           SPLIT: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
+           WIDE: gl.constexpr):  # fmt: skip
+    """Store a unit's tile after its epilogue; if K is in parts, the last of these adds them all.
+
+    `strides` are those of C, `epilogue` `EpilogueArgs`.
+    """
+    ROWS: gl.constexpr = acc.shape[0]
+    COLUMNS: gl.constexpr = acc.shape[1]
+    LAYOUT: gl.constexpr = acc.type.layout
+    last = True
+    if SPLIT:
+        inside = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))[:, None] * COLUMNS
+        inside += gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))[None, :]
+        partials_ptr += gl.cast(unit.tile, gl.int64) * parts * (ROWS * COLUMNS) + inside
+        gl.store(partials_ptr + unit.split * (ROWS * COLUMNS), acc)
+        last = arrive_last(counters_ptr + unit.tile, parts)
+    if last:
+        if SPLIT:
+            acc = gl.load(partials_ptr, cache_modifier=".cg")
+            # Loads of small tiles are asked for together; what is behind the last adds nothing.
+            AT_ONCE: gl.constexpr = max(1, 1024 * gl.num_warps() // (ROWS * COLUMNS))
+            for first in range(1, parts, AT_ONCE):
+                for j in gl.static_range(AT_ONCE):
+                    part = partials_ptr + (first + j) * (ROWS * COLUMNS)
+                    acc += gl.load(part, first + j < parts, 0.0, cache_modifier=".cg")
+        b0, b1 = unit.b0, unit.b1
+        offs_m = widen(unit.row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT)), WIDE)
+        offs_n = widen(unit.col + gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT)), WIDE)
+        acc = apply_epilogue(acc, epilogue, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
+        c_ptr += batch_offset(b0, b1, strides.b0, strides.b1)
+        store(c_ptr, acc, offs_m, offs_n, M, N, strides.m, strides.n)

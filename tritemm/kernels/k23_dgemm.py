@@ -1,0 +1,83 @@
+"""dgemm: fp64 on tensor cores: DMMA of fragments that are read from a ring, the next ones ahead.
+
+Adds to       sgemm: tensor cores; lines and k in the order in which they are read without conflicts
+Mirrors       nothing; the CUDA ladder multiplies 16-bit operands
+Compiler does fragments in registers, their loads between DMMA, the epilogue
+Signs         sm_90: DMMA, UTMALDG, SYNCS, no HGMMA, no LDGSTS
+Needs         sm_90; fp64 with 16-byte aligned rows or columns; Gluon
+Note          BESIDE: the next step's fragments are loaded between DMMA, not behind the last.
+"""
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+
+from ..arch.register_tiles import DmmaTile
+from ..spec import CostHint, Policy, TritonKernel
+from .device.dmma import acc_layout, fragments, in_place, tiles_view
+from .device.epilogue_ops import EpilogueArgs, Strides
+from .device.mainloop import next_place
+from .device.register_ring import finish, make_ring
+
+
+@gluon.jit(do_not_specialize=["M", "K", "B1", "parts"])
+def dgemm_kernel(
+    a_desc, b_desc, c_ptr,
+    M, N, K, B1, parts,
+    stride_c0, stride_c1, stride_cm, stride_cn,
+    bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
+    partials_ptr, counters_ptr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr, ORDER: gl.constexpr, GROUP_M: gl.constexpr, SPLIT: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr,
+    BIAS: gl.constexpr, ACTIVATION: gl.constexpr, BESIDE: gl.constexpr,
+):  # fmt: skip
+    A_ALONG_K: gl.constexpr = A_MAJOR == "N"
+    B_ALONG_K: gl.constexpr = B_MAJOR == "T"
+    LAYOUT: gl.constexpr = acc_layout(BLOCK_N, gl.num_warps())
+    AHEAD: gl.constexpr = STAGES - 1
+    NAME: gl.constexpr = dgemm_kernel.__name__
+    ring = make_ring(
+        NAME, a_desc, b_desc, M, N, K, B1, parts, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
+        ORDER, GROUP_M, BATCHED, A_ALONG_K, B_ALONG_K,
+    )  # fmt: skip
+    a_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_N, ring.BYTES, 0, A_ALONG_K, B_ALONG_K)
+    b_tiles = tiles_view(ring.whole, BLOCK_N, BLOCK_N, ring.BYTES, 1, A_ALONG_K, B_ALONG_K)
+
+    ring.start()
+    acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float64, LAYOUT)
+    stage, odd = gl.to_tensor(0), gl.to_tensor(0)
+    next_stage, next_odd = gl.to_tensor(AHEAD), gl.to_tensor(0)
+    ring.wait(stage, odd)
+    a, b = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)
+    for step in range(ring.unit.steps):
+        ring.release(stage)
+        ring.fill(next_stage, next_odd, step, AHEAD)
+        stage, odd = next_place(stage, odd, STAGES)
+        next_stage, next_odd = next_place(next_stage, next_odd, STAGES)
+        if not BESIDE:
+            acc = mma_v2(a, b, acc)
+        if step < ring.unit.steps - 1:
+            ring.wait(stage, odd)
+        a_next, b_next = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)  # used by a next step
+        if BESIDE:
+            acc = mma_v2(a, b, acc)
+        a, b = a_next, b_next
+    acc = in_place(acc, A_ALONG_K, B_ALONG_K)
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
+    finish(
+        acc, ring.unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, c_strides, M, N,
+        SPLIT, BIAS, ACTIVATION, WIDE,
+    )  # fmt: skip
+
+
+KERNEL = TritonKernel(
+    module=__name__, doc=__doc__, fn=dgemm_kernel, interpreted=None,
+    arguments=DmmaTile.arguments(), grid=lambda problem, config: config.units(problem),
+    limits=DmmaTile.limits(torch.float64),
+    policy=Policy(suits=DmmaTile.suits, branch="fp64"),
+    cost=CostHint(1.6, register_tiles=True),
+)  # fmt: skip
