@@ -183,7 +183,8 @@ def finish(acc, unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, stride
         if SPLIT:
             acc = gl.load(partials_ptr, cache_modifier=".cg")
             # Loads of small tiles are asked for together; what is behind the last adds nothing.
-            AT_ONCE: gl.constexpr = max(1, 1024 * gl.num_warps() // (ROWS * COLUMNS))
+            SIZE: gl.constexpr = acc.dtype.primitive_bitwidth // 8
+            AT_ONCE: gl.constexpr = max(1, 8192 * gl.num_warps() // (ROWS * COLUMNS * SIZE))
             for first in range(1, parts, AT_ONCE):
                 for j in gl.static_range(AT_ONCE):
                     part = partials_ptr + (first + j) * (ROWS * COLUMNS)
