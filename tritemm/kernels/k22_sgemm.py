@@ -48,15 +48,18 @@ def sgemm_kernel(
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, LAYOUT)
     stage, odd = gl.to_tensor(0), gl.to_tensor(0)
     next_stage, next_odd = gl.to_tensor(AHEAD), gl.to_tensor(0)
+    before = stage
     for step in range(ring.unit.steps):
         ring.wait(stage, odd)
-        ring.fill(next_stage, next_odd, step, AHEAD)
+        ring.release(before, step)
         for k in gl.static_range(0, BLOCK_K, DEPTH):
             a = fragments(a_tiles, stage + ring.A_FIRST, k, BLOCK_K, A_ALONG_K, 0, LAYOUT)
             b = fragments(b_tiles, stage + ring.B_FIRST, k, BLOCK_K, B_ALONG_K, 1, LAYOUT)
             for j in gl.static_range(DEPTH):
                 acc = gl.fma(a[j][:, None], b[j][None, :], acc)
-        ring.release(stage)
+            if k == 0:  # others have had time to release it
+                ring.fill(next_stage, next_odd, step, AHEAD)
+        before = stage
         stage, odd = next_place(stage, odd, STAGES)
         next_stage, next_odd = next_place(next_stage, next_odd, STAGES)
 

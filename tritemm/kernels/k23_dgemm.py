@@ -5,7 +5,7 @@ Mirrors       nothing; the CUDA ladder multiplies 16-bit operands
 Compiler does fragments in registers, their loads between DMMA, the epilogue
 Signs         sm_90: DMMA, UTMALDG, SYNCS, no HGMMA, no LDGSTS
 Needs         sm_90; fp64 with 16-byte aligned rows or columns; Gluon
-Note          BESIDE: the next step's fragments are loaded between DMMA, not behind the last.
+Note          The next step's fragments are loaded between this one's DMMA.
 """
 
 import torch
@@ -31,7 +31,7 @@ def dgemm_kernel(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, ORDER: gl.constexpr, GROUP_M: gl.constexpr, SPLIT: gl.constexpr,
     BATCHED: gl.constexpr, WIDE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr,
-    BIAS: gl.constexpr, ACTIVATION: gl.constexpr, BESIDE: gl.constexpr,
+    BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     A_ALONG_K: gl.constexpr = A_MAJOR == "N"
     B_ALONG_K: gl.constexpr = B_MAJOR == "T"
@@ -51,18 +51,17 @@ def dgemm_kernel(
     next_stage, next_odd = gl.to_tensor(AHEAD), gl.to_tensor(0)
     ring.wait(stage, odd)
     a, b = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)
+    before = stage
     for step in range(ring.unit.steps):
-        ring.release(stage)
-        ring.fill(next_stage, next_odd, step, AHEAD)
+        ring.release(before, step)
+        before = stage
         stage, odd = next_place(stage, odd, STAGES)
-        next_stage, next_odd = next_place(next_stage, next_odd, STAGES)
-        if not BESIDE:
-            acc = mma_v2(a, b, acc)
         if step < ring.unit.steps - 1:
             ring.wait(stage, odd)
         a_next, b_next = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)  # used by a next step
-        if BESIDE:
-            acc = mma_v2(a, b, acc)
+        acc = mma_v2(a, b, acc)
+        ring.fill(next_stage, next_odd, step, AHEAD)
+        next_stage, next_odd = next_place(next_stage, next_odd, STAGES)
         a, b = a_next, b_next
     acc = in_place(acc, A_ALONG_K, B_ALONG_K)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)

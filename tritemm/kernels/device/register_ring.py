@@ -1,7 +1,7 @@
 """A ring of stages that TMA fills and all warps of a program read into registers, for one tile.
 
 TMA and barriers are PTX, which Triton doesn't see: it would have all threads wait around each. A
-warp that has read a stage arrives at its `empty` barrier, for which the first warp waits before it
+warp that has used a stage arrives at its `empty` barrier, for which the first warp waits before it
 has the stage filled again.
 
 The stages of the operand with the larger tile come first, so that the other's begin at a multiple
@@ -61,15 +61,20 @@ class RegisterRing:
         barrier_wait(self.memory + self.BARRIERS + 8 * stage, odd)
 
     @gluon.jit
-    def release(self, stage):
-        """Each warp arrives once, having read."""
+    def release(self, stage, step):
+        """Each warp arrives once, having used what it read of `stage`, the one before this step's.
+
+        Not in the step that reads it: an arrival overtakes loads that are under way, and TMA would
+        write what is still to be read.
+        """
         asm(
             """.reg .pred one; .reg .b32 lane;
             mov.u32 lane, %laneid;
             setp.eq.u32 one, lane, 0;
+            setp.ne.and.u32 one, $2, 0, one;
             bar.warp.sync -1;
             @one mbarrier.arrive.release.cta.shared::cta.b64 _, [$1];""",
-            (self.memory + (self.BARRIERS + 8 * self.STAGES) + 8 * stage,),
+            (self.memory + (self.BARRIERS + 8 * self.STAGES) + 8 * stage, step),
         )
 
 
