@@ -48,7 +48,7 @@ def sgemm_kernel(
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, LAYOUT)
     stage, odd = gl.to_tensor(0), gl.to_tensor(0)
     next_stage, next_odd = gl.to_tensor(AHEAD), gl.to_tensor(0)
-    before = stage
+    before = gl.to_tensor(0)  # not `stage` itself, or Triton takes it for unchanged
     for step in range(ring.unit.steps):
         ring.wait(stage, odd)
         ring.release(before, step)

@@ -51,7 +51,7 @@ def dgemm_kernel(
     next_stage, next_odd = gl.to_tensor(AHEAD), gl.to_tensor(0)
     ring.wait(stage, odd)
     a, b = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)
-    before = stage
+    before = gl.to_tensor(0)  # not `stage` itself, or Triton takes it for unchanged
     for step in range(ring.unit.steps):
         ring.release(before, step)
         before = stage
