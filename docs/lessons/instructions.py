@@ -12,8 +12,8 @@ from tritemm.spec import Kernel
 
 #: What is counted, as far as a kernel has it; the names are those of "CUDA Binary Utilities".
 SHOWN = (
-    "FFMA", "HMMA", "HGMMA", "QGMMA", "LDG", "STS", "LDS", "LDSM", "LDGSTS", "UTMALDG", "UTMASTG",
-    "STSM", "SYNCS", "BAR", "USETMAXREG", "UCGABAR_ARV",
+    "FFMA", "DMMA", "HMMA", "HGMMA", "QGMMA", "LDG", "STS", "LDS", "LDSM", "LDGSTS", "UTMALDG",
+    "UTMASTG", "STSM", "SYNCS", "BAR", "USETMAXREG", "UCGABAR_ARV",
 )  # fmt: skip
 
 

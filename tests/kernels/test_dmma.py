@@ -56,14 +56,14 @@ def test_a_vector_is_for_gemv():
     for number, config in enumerate(CONFIGS)
 ])  # fmt: skip
 def test_every_tile_stays_in_registers(config):
-    """And finds room beside others; but for a word or two of the largest, with K in parts."""
+    """And finds room beside others; but for a few words of the largest, with K in parts."""
     layout = LAYOUTS[CONFIGS.index(config) % 4]
     job = asm.Job("dgemm", 90, 1024, 1024, 1024, layout, config=config)
     (code,) = asm.compile_many([job], "mix", apart=True)
     registers, together, *_ = DmmaTile.tiles[dataclasses.astuple(config)[:5]]
     if registers < 255 or config.SPLIT_K == 1:
         assert faults(code) == []
-    assert code.spills <= 16
+    assert code.spills <= 32
     assert code.count("DMMA") > 0
     assert code.registers <= registers and together * (code.shared + 1024) <= 228 * 1024
     assert together * registers * 32 * config.num_warps <= 2**16
@@ -74,10 +74,10 @@ def of_instruction(order, place):
     return sum((place >> i & 1) << bit for i, bit in enumerate(order))
 
 
-def in_memory(side, rows, columns, warps, along):
+def in_memory(side, rows, columns, warps, along_k):
     """(line, k) of the instruction, and number of the element in shared memory."""
     lines = columns if side else rows
-    layout = dmma.tile_layout(lines, columns, warps, side, *along)
+    layout = dmma.tile_layout(lines, columns, warps, side, along_k)
     found = {}
     for number in range(16 * lines):
         place = [0, 0]
@@ -88,35 +88,34 @@ def in_memory(side, rows, columns, warps, along):
     return found
 
 
-TILES = list(itertools.product(DmmaTile.tiles, (0, 1), itertools.product((True, False), repeat=2)))
+TILES = list(itertools.product(DmmaTile.tiles, (0, 1), (True, False)))
 
 
 @pytest.mark.host
 @pytest.mark.once
-@pytest.mark.parametrize(("tile", "side", "along"), TILES, ids=str)
-def test_tiles_are_read_where_tma_puts_them(tile, side, along):
+@pytest.mark.parametrize(("tile", "side", "along_k"), TILES, ids=str)
+def test_tiles_are_read_where_tma_puts_them(tile, side, along_k):
     """Lines of 128 bytes, in which pieces of 16 are exchanged by the line's number."""
     rows, columns, _, warps, _ = tile
-    found = in_memory(side, rows, columns, warps, along)
-    lines = dmma.line_order(columns if side else rows, columns, warps, side, *along)
-    depth = dmma.k_order(along[0])
+    found = in_memory(side, rows, columns, warps, along_k)
+    lines = dmma.line_order(columns if side else rows, columns, warps, side, along_k)
     for line, k in itertools.product(range(columns if side else rows), range(16)):
-        if along[side]:
+        if along_k:
             at = 16 * line + (((k // 2) ^ (line % 8)) * 2 + k % 2)
         else:
             at = 256 * (line // 16) + 16 * k + ((line % 16 // 2) ^ (k % 8)) * 2 + line % 2
-        assert found[of_instruction(lines, line), of_instruction(depth, k)] == at
+        assert found[of_instruction(lines, line), k] == at
 
 
 @pytest.mark.host
 @pytest.mark.once
-@pytest.mark.parametrize(("tile", "side", "along"), TILES, ids=str)
-def test_lanes_that_read_at_once_read_from_all_banks(tile, side, along):
+@pytest.mark.parametrize(("tile", "side", "along_k"), TILES, ids=str)
+def test_lanes_that_read_at_once_read_from_all_banks(tile, side, along_k):
     """16 lanes 8 bytes each; or 8 of them 16 bytes, which are registers side by side."""
     rows, columns, _, warps, _ = tile
-    found = in_memory(side, rows, columns, warps, along)
-    wide = found[(0, 4) if side else (8, 0)] == 1
-    assert wide == (not along[0] and (side == 0 or along[1]))
+    found = in_memory(side, rows, columns, warps, along_k)
+    wide = side == 0 and found[8, 0] == 1
+    assert wide == (side == 0 and not along_k)
     lanes = [found[lane // 4, lane % 4] for lane in range(32)]
     size = 2 if wide else 1
     for first in range(0, 32, 16 // size):

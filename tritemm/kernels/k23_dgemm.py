@@ -1,6 +1,6 @@
 """dgemm: fp64 on tensor cores: DMMA of fragments that are read from a ring, the next ones ahead.
 
-Adds to       sgemm: tensor cores; lines and k in the order in which they are read without conflicts
+Adds to       sgemm: tensor cores; lines in the order in which they are read without conflicts
 Mirrors       nothing; the CUDA ladder multiplies 16-bit operands
 Compiler does fragments in registers, their loads between DMMA, the epilogue
 Signs         sm_90: DMMA, UTMALDG, SYNCS, no HGMMA, no LDGSTS
@@ -42,8 +42,8 @@ def dgemm_kernel(
         NAME, a_desc, b_desc, M, N, K, B1, parts, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
         ORDER, GROUP_M, BATCHED, A_ALONG_K, B_ALONG_K,
     )  # fmt: skip
-    a_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_N, ring.BYTES, 0, A_ALONG_K, B_ALONG_K)
-    b_tiles = tiles_view(ring.whole, BLOCK_N, BLOCK_N, ring.BYTES, 1, A_ALONG_K, B_ALONG_K)
+    a_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_N, ring.BYTES, 0, A_ALONG_K)
+    b_tiles = tiles_view(ring.whole, BLOCK_N, BLOCK_N, ring.BYTES, 1, B_ALONG_K)
 
     ring.start()
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float64, LAYOUT)

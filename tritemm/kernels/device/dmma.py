@@ -1,11 +1,10 @@
 """Tiles for DMMA: where TMA puts their elements, and which of them an instruction takes.
 
-Lines and k may come in any order in which A, B and C agree. So an element of a tile has two places:
-that of the operand, where TMA puts it, and that of the instruction. Orders of bits lead from one to
-the other: for each bit of a place in the operand, the bit in the instruction. There bits 0 to 2 of
-a line and bits 0 and 1 of k are those of lanes, and registers of a fragment that lie side by side
-are bit 3 of A's lines, and bit 2 of B's k. Here are orders in which lanes that read at once, 16 of
-8 bytes or 8 of 16, read from all banks, and 16 bytes are registers side by side.
+Lines may come in any order in which A or B and C agree. So a line has two numbers, that in the
+operand, by which TMA puts it, and that in the instruction, with the same bits in another order. In
+the instruction bits 0 to 2 are of lanes, and bit 3 of A's is of registers side by side. The orders
+here are those in which lanes that read at once, 16 of 8 bytes or 8 of 16, read from all banks, and
+in which 16 bytes of A or of C are registers side by side where that can be.
 """
 
 from triton.experimental import gluon
@@ -31,30 +30,22 @@ def acc_layout(columns, warps):
 
 
 @gluon.constexpr_function
-def k_order(a_along_k):
-    """The order of the bits of k: B has 16 bytes along K, unless A would have them too."""
-    return (0, 1, 2, 3) if a_along_k else (2, 0, 1, 3)
-
-
-@gluon.constexpr_function
-def line_order(lines, columns, warps, side, a_along_k, b_along_k):
-    """The order of the bits of A's lines (`side` 0) or B's, of a tile of so many columns."""
-    repeated = 2 + warps_of(columns, warps)[1].bit_length()  # of B's lines, the first of registers
+def line_order(lines, columns, warps, side, along_k):
+    """The instruction's bit for each bit of A's (`side` 0) or B's lines; C has so many columns."""
     if side == 0:
-        first = [2, 0, 1] if a_along_k else [3, 0, 1, 2]
-    elif a_along_k:
-        first = [repeated, 0, 1, 2] if b_along_k else [0, 2, repeated, 1]
+        first = [2, 0, 1] if along_k else [3, 1, 2, 0]
     else:
-        first = [2, 1, 0] if b_along_k else [0, 1, 2, repeated]
+        register = 2 + warps_of(columns, warps)[1].bit_length()  # the first that a thread has more
+        first = [register, 0, 1, 2] if along_k else [0, 2, register, 1]
     return first + [i for i in range(lines.bit_length() - 1) if i not in first]
 
 
 @gluon.constexpr_function
-def tile_layout(lines, columns, warps, side, a_along_k, b_along_k):
+def tile_layout(lines, columns, warps, side, along_k):
     """Tiles [lines, LINE] of A in the instruction's order, as TMA puts them; [LINE, lines] of B."""
-    order = line_order(lines, columns, warps, side, a_along_k, b_along_k)
-    line, k = [[1 << i, 0] for i in order], [[0, 1 << i] for i in k_order(a_along_k)]
-    inner, outer = (k, line) if (b_along_k if side else a_along_k) else (line, k + line[4:])
+    line = [[1 << i, 0] for i in line_order(lines, columns, warps, side, along_k)]
+    k = [[0, 1 << i] for i in range(4)]
+    inner, outer = (k, line) if along_k else (line, k + line[4:])
     # TMA exchanges pieces of 16 bytes of a line by the three lowest bits of its number.
     exchanged = [*inner[1:4], *[[0, 0]] * (len(outer) - 3)]
     pairs = zip(outer, exchanged, strict=True)
@@ -64,10 +55,9 @@ def tile_layout(lines, columns, warps, side, a_along_k, b_along_k):
 
 @gluon.jit
 def tiles_view(memory, LINES: gl.constexpr, COLUMNS: gl.constexpr, BYTES: gl.constexpr,
-               SIDE: gl.constexpr, A_ALONG_K: gl.constexpr,
-               B_ALONG_K: gl.constexpr):  # fmt: skip
-    """Memory, of so many `BYTES`, as tiles of A (`SIDE` 0) or of B, of a C with so many columns."""
-    LAYOUT: gl.constexpr = tile_layout(LINES, COLUMNS, gl.num_warps(), SIDE, A_ALONG_K, B_ALONG_K)
+               SIDE: gl.constexpr, ALONG_K: gl.constexpr):  # fmt: skip
+    """Memory, of so many `BYTES`, as tiles of A (`SIDE` 0) or of B, of a C of so many columns."""
+    LAYOUT: gl.constexpr = tile_layout(LINES, COLUMNS, gl.num_warps(), SIDE, ALONG_K)
     COUNT: gl.constexpr = BYTES // (8 * LINES * LINE)
     SIZES: gl.constexpr = (COUNT, LINE, LINES) if SIDE else (COUNT, LINES, LINE)
     return reinterpret(memory, gl.float64, SIZES, LAYOUT)
@@ -84,8 +74,8 @@ def fragments(a_tiles, b_tiles, ring, stage, ACC: gl.constexpr):
 @gluon.constexpr_function
 def _bits(rows, columns, warps, a_along_k, b_along_k):
     """For each bit of a place in C the bit in the instruction, highest first, and rows' first."""
-    m = line_order(rows, columns, warps, 0, a_along_k, b_along_k)
-    n = line_order(columns, columns, warps, 1, a_along_k, b_along_k)
+    m = line_order(rows, columns, warps, 0, a_along_k)
+    n = line_order(columns, columns, warps, 1, b_along_k)
     down = [len(m) - 1 - bit for bit in reversed(m)]
     return down + [len(m) + len(n) - 1 - bit for bit in reversed(n)]
 

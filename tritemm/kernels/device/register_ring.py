@@ -5,7 +5,7 @@ warp that has used a stage arrives at its `empty` barrier, for which the first w
 has the stage filled again.
 
 The stages of the operand with the larger tile come first, so that the other's begin at a multiple
-of its size; the barriers lie behind them, in room for a tile: views consist of whole tiles.
+of its size; the barriers lie behind them, in room up to a whole tile: views consist of these.
 """
 
 from triton.experimental import gluon
@@ -102,7 +102,8 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
     BYTES: gl.constexpr = STAGES * (A_BYTES + B_BYTES)
     A_AT: gl.constexpr = STAGES * B_BYTES if BLOCK_M < BLOCK_N else 0
     B_AT: gl.constexpr = 0 if BLOCK_M < BLOCK_N else STAGES * A_BYTES
-    ROOM: gl.constexpr = BYTES + max(A_BYTES, B_BYTES)
+    LARGER: gl.constexpr = max(A_BYTES, B_BYTES)
+    ROOM: gl.constexpr = (BYTES // LARGER + 1) * LARGER
     LOAD: gl.constexpr = load_text(
         KERNEL, BATCHED, STAGES, BLOCK_M, BLOCK_N, A_BYTES, B_BYTES, A_AT, B_AT,
         A_ALONG_K, B_ALONG_K, a_desc.block_type.nbytes, b_desc.block_type.nbytes,
