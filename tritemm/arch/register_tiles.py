@@ -192,20 +192,20 @@ class FfmaTile(RegisterTile):
 
 
 class DmmaTile(RegisterTile):
-    """Of fp64, of which DMMA does 128 FMA in a clock, and cuBLAS 114. Clocks are estimated."""
+    """Of fp64, of which DMMA does 128 FMA in a clock. Fitted to 1144 times of an H200, to 9 %."""
 
     tiles: ClassVar[dict[tuple[int, int, int, int, int], Launch]] = {
-        (128, 128, 16, 8, 5): Launch(255, 1, 114.0),
-        (128, 64, 16, 8, 6): Launch(168, 1, 112.0),
-        (128, 64, 16, 4, 4): Launch(255, 2, 113.0),
-        (64, 128, 16, 4, 4): Launch(255, 2, 113.0),
-        (64, 64, 16, 4, 4): Launch(168, 3, 111.0),
-        (64, 32, 16, 4, 4): Launch(128, 4, 104.0),
-        (64, 32, 16, 2, 4): Launch(168, 4, 106.0),
-        (32, 64, 16, 4, 4): Launch(128, 4, 104.0),
-        (32, 32, 16, 2, 4): Launch(128, 6, 98.0),
+        (128, 128, 16, 8, 5): Launch(255, 1, 128.7),
+        (128, 64, 16, 8, 6): Launch(168, 1, 113.0),
+        (128, 64, 16, 4, 4): Launch(255, 2, 124.3),
+        (64, 128, 16, 4, 4): Launch(255, 2, 122.0),
+        (64, 64, 16, 4, 4): Launch(168, 3, 123.8),
+        (64, 32, 16, 4, 4): Launch(128, 4, 99.9),
+        (64, 32, 16, 2, 4): Launch(168, 4, 94.6),
+        (32, 64, 16, 4, 4): Launch(128, 4, 99.9),
+        (32, 32, 16, 2, 4): Launch(128, 6, 81.4),
     }
-    clocks = Clocks(700.0, 1670.0, 1.73, 3790.0, 0.186, 1.3)
+    clocks = Clocks(12.8, 2912.6, 8.77, 5120.0, 0.306, 12.3)
     line = LINE.value
     multiplied = Constraint(
         "this rung multiplies fp64, and operands are {p.a.dtype}",

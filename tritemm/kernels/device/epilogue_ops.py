@@ -12,7 +12,7 @@ import triton.language as tl
 
 from ...machine import interpreter
 from .offsets import batch_offset
-from .residues import modulus_of, residue
+from .residues import residue
 from .scales import a_scale, b_scale
 
 #: True when kernels run in Triton's interpreter, which knows no PTX.
@@ -45,7 +45,7 @@ def load_operands(args, b0, b1, offs_m, offs_n, M, N, BIAS: tl.constexpr,
     """
     loaded = ()
     if BIAS == "batch":
-        loaded += (modulus_of(b0),)
+        loaded += (b0,)
     end = N // VECTOR * VECTOR if LINES else N
     if args.scale_a_ptr is not None:
         if scales is None:
@@ -93,6 +93,10 @@ def combine(acc, args, loaded, ACTIVATION: tl.constexpr, up=None):
         if up is not None:
             up = up.to(tl.float32) * (loaded[0] * loaded[2])
         loaded = loaded[2:] if up is None else loaded[3:]
+    if acc.dtype == tl.float16:
+        acc = acc.to(tl.float32)
+        if up is not None:
+            up = up.to(tl.float32)
     if ACTIVATION == "residue":
         acc = residue(acc, loaded[0])
     else:
@@ -100,7 +104,6 @@ def combine(acc, args, loaded, ACTIVATION: tl.constexpr, up=None):
     if up is not None:
         acc *= scale_and_bias(up, args, loaded[1:])
     if args.residual_ptr is not None:
-        acc = to_fp32(acc)
         residual = loaded[len(loaded) - 1].to(acc.dtype)
         if args.beta is not None:
             residual *= args.beta
@@ -112,26 +115,15 @@ def combine(acc, args, loaded, ACTIVATION: tl.constexpr, up=None):
 def scale_and_bias(acc, args, loaded):
     """alpha * acc + bias, which comes first in `loaded`."""
     if args.alpha is not None:
-        acc = to_fp32(acc) * args.alpha
+        acc *= args.alpha
     if args.bias_ptr is not None:
-        acc = to_fp32(acc)
         acc += loaded[0].to(acc.dtype)
-    return acc
-
-
-@triton.jit
-def to_fp32(acc):
-    """An fp16 accumulator in fp32; any other as it is."""
-    if acc.dtype == tl.float16:
-        acc = acc.to(tl.float32)
     return acc
 
 
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
     """One of `problem.ACTIVATIONS`, of each element; NaN stays NaN."""
-    if ACTIVATION != "":
-        x = to_fp32(x)
     if ACTIVATION == "relu":
         x = tl.where(x < 0, 0.0, x)
     elif ACTIVATION == "gelu":

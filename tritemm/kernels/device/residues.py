@@ -12,22 +12,15 @@ INVERSES = tl.constexpr(tuple(2**39 // p - 2**31 for p in MODULI))
 
 
 @triton.jit
-def modulus_of(index):
-    """The modulus of this index, and 2**39 over it."""
+def residue(acc, index):
+    """What is left of acc + 2**31, an int32, modulo p, of this index: 0 to p, below 256.
+
+    The quotient is the true one, or one less where less than 2**-7 of p would be left.
+    """
     p, inverse = index * 0, index * 0
     for i in tl.static_range(COUNT):
         p = tl.where(index == i, EACH[i], p)
         inverse = tl.where(index == i, INVERSES[i], inverse)
-    return tl.cast(p, tl.uint32), tl.cast(inverse, tl.uint32) + 0x80000000
-
-
-@triton.jit
-def residue(acc, modulus):
-    """What is left of acc + 2**31, an int32, modulo p: 0 to p, below 256.
-
-    The quotient is the true one, or one less where less than 2**-7 of p would be left.
-    """
-    p, inverse = modulus
     value = acc.to(tl.uint32, bitcast=True) ^ 0x80000000
-    quotient = tl.umulhi(value, inverse) >> 7
-    return value - quotient * p
+    quotient = tl.umulhi(value, tl.cast(inverse, tl.uint32) + 0x80000000) >> 7
+    return value - quotient * tl.cast(p, tl.uint32)
