@@ -24,6 +24,7 @@ from ..dtypes import (
     accumulator_type,
     check_precision,
     checked_epilogue,
+    resolve,
     result_type,
 )
 from ..machine.command import refuse
@@ -240,7 +241,7 @@ def problem_of(job: Job) -> Problem:
         _operand(job.K, job.N, job.layout[1], dtype, job.b_batch, of_b),
         c,
         accumulate=accumulate,
-        precision=job.precision,
+        precision=resolve(job.precision, dtype),
         device=DEVICES[job.sm],
         activation=job.activation,
         bias=out_dtype if job.bias else None,
