@@ -107,6 +107,34 @@ def test_whole_numbers_are_exact():
     assert not flag and torch.equal(out.cpu(), a.cpu() @ b.cpu())
 
 
+@pytest.mark.parametrize("precision", RESIDUES)
+def test_sums_of_nothing_are_zero(precision):
+    zeros = torch.zeros(3, 5, dtype=torch.float64, device=DEVICE)
+    unit = torch.eye(5, dtype=torch.float64, device=DEVICE)
+    assert torch.equal(multiplied(zeros, unit, precision)[0], zeros)
+    assert torch.equal(multiplied(unit, unit, precision)[0], unit)
+
+
+@pytest.mark.parametrize(("row", "column"), [
+    ([1.0, 2.0], [math.inf, math.inf]), ([0.0, 0.0], [math.nan, 1.0]), ([0.0, 0.0], [math.inf] * 2),
+    ([math.inf], [1.0]), ([-math.inf], [0.0]), ([1e200, 1e-200], [0.0, 1.0]),
+], ids=str)  # fmt: skip
+def test_what_no_bound_holds_for_goes_back(row, column):
+    """Lines of nothing but infinity, or zero; and elements that vanish when the line is scaled."""
+    a, b = (torch.tensor(x, dtype=torch.float64, device=DEVICE) for x in (row, column))
+    assert multiplied(a[None], b[:, None])[1]
+    assert multiplied(b[None], a[:, None])[1]
+
+
+def test_an_overlap_that_fp32_cannot_tell_goes_back():
+    K, d = 4096, 2.0**-15
+    a = torch.where(torch.arange(K, device=DEVICE) >= K // 2, 1 + d, 1 - d)
+    a[0] = 0
+    b = torch.full((K,), 2.0**-70, device=DEVICE)
+    b[0] = 1
+    assert multiplied(a[None], b[:, None], "int8x16")[1]
+
+
 def special(name, dtype):
     """Operands [20, 100] and [100, 30] in which something is special."""
     a = torch.randn(20, 100, dtype=dtype, device=DEVICE)
@@ -178,6 +206,20 @@ class TestChoice:
     def test_others_are_multiplied_as_they_are(self, size, options, dtype):
         choice = self.explain(*size, dtype=dtype, **options)
         assert choice.problem.precision == "ieee" and "residues" not in str(choice)
+
+    @pytest.mark.parametrize(("K", "changed", "words"), [
+        (LONGEST + 1, {}, "int32 holds sums"), (4096, {"SWAP": True}, "SWAP=False"),
+        (4096, {"PACK": "a"}, 'PACK="ab"'),
+    ])  # fmt: skip
+    def test_configs_that_cannot_have_them(self, K, changed, words):
+        config = self.explain(4096, 4096, 4096).config
+        config = dataclasses.replace(config, **changed)
+        with pytest.raises(ValueError, match=words):
+            self.explain(4096, 4096, K, kernel="cluster", config=config)
+
+    def test_residues_that_take_too_much_memory(self):
+        choice = self.explain(100_000, 100_000, 1024)
+        assert choice.problem.precision == "ieee" and "no kernel offers int8x15" in str(choice)
 
     def test_a_rung_that_has_none_says_so(self):
         with pytest.raises(ValueError, match="int8x15 is a product of residues"):

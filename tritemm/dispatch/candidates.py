@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..arch import questions
 from ..kernels.pack import Copy
+from ..kernels.residues import made_bytes
 from ..problem import INTERPRETER, PLAIN, EpilogueSpec, Problem
 from ..problem.config import Config
 from ..rungs import RUNGS, find
@@ -282,6 +283,8 @@ def copies(problem: Problem, large: bool = False) -> tuple[list[str], str]:
 
 def _is_modest(problem: Problem, pack: str) -> bool:
     """Whether the copies can be made, in memory that a caller may be expected to have."""
+    if problem.by_residues:
+        return sum(made_bytes(problem)) <= LARGE_COPY
     sources = [getattr(problem, name) for name in pack]
     dense = problem.batch * problem.itemsize * sum(m.rows * m.cols for m in sources)
     if dense * LINE_BYTES <= SMALL_COPY:

@@ -13,6 +13,7 @@ import warnings
 
 from ..arch import gpus, questions
 from ..dtypes import has_epilogue
+from ..kernels import residues
 from ..kernels.pack import why_not as pack_why_not
 from ..problem import INTERPRETER, PLAIN, EpilogueSpec, Problem, Unsupported
 from ..rungs import RUNGS, find
@@ -58,7 +59,8 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
         rung = next((rung for rung in rungs if rung.name == name), None)
         reason = f"no rung is called {name!r}"
         if rung:
-            reason = pack_why_not(problem, config.PACK) or refusal(rung, view, config)
+            reason = residues.why_not(problem, config) or pack_why_not(problem, config.PACK)
+            reason = reason or refusal(rung, view, config)
         if rung and not reason:
             why = "measured as the fastest by tritemm.tune" if tuned else f"{why} and its config"
             return Choice(problem, rung, config, why)
@@ -80,7 +82,9 @@ def _split_or_not(problem: Problem, kernel: str, request: Request) -> Choice:
     able = questions.planes(problem) and not request.batch_invariant
     found = least(groups(problem, RUNGS)) if able else None
     if found is None:
-        return dataclasses.replace(exact, why=f"{exact.why}; {problem.precision} can't do this")
+        return dataclasses.replace(
+            exact, why=f"{exact.why}; no kernel offers {problem.precision} here"
+        )
     choice = Choice(problem, *found, "the least predicted time")
     more = _RESIDUES if problem.by_residues else 0.0
     if choice.predicted + more < exact.predicted:

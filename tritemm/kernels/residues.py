@@ -20,20 +20,20 @@ import torch
 import triton
 import triton.language as tl
 
-from ..problem import MODULI, RESIDUES, Matrix, Problem
-from ..problem.residues import allowed, largest_norm
+from ..problem import MODULI, RESIDUES, Config, Matrix, Problem
+from ..problem.residues import LONGEST, allowed, largest_norm
 from ..runtime.binding import Call, launch_alike
 from .device.tile import INTERPRETED, batch_offset
 
 #: 1.5 times 2**23 and 2**52: added, they leave the nearest integer, in the low bits.
 MAGIC, WIDE_MAGIC = tl.constexpr(12582912.0), tl.constexpr(6755399441055744.0)
-#: What `device.residues.residue` adds to an int32.
-ADDED = tl.constexpr(2.0**31)
 #: Facts of a line.
 FACTS = tl.constexpr(4)
 #: Of a line's root mean square: what is less counts as that much in the bound. Of its largest norm:
 #: a line is exact if nothing is rounded and nothing less, so that `reconstruct` is exact enough.
 LEAST, LOW = tl.constexpr(2.0**-10), tl.constexpr(2.0**-16)
+#: An overlap is known up to so much: means of a line's elements are sums in fp32.
+NOISE = 2.0**-22
 #: Warps that make residues, 8 or 16 elements a thread; a tile of C, and its warps.
 WARPS, TILE, TILE_WARPS = 8, (8, 256), 8
 
@@ -62,13 +62,15 @@ def reductions() -> tuple:
 
 @functools.cache
 def recombination(count: int) -> dict[str, tuple]:
-    """High and low parts of each modulus's weight; of P, and 1 / P. Sums of high are exact."""
+    """High and low parts of each modulus's weight; what `device.residues.residue` makes of 0; high
+    and low part of P, and 1 / P. Sums of high are exact."""
     P = math.prod(MODULI[:count])
     unit = 2 ** max(P.bit_length() - 42, 0)
     weights = [symmetric(P // p * pow(P // p, -1, p), P) for p in MODULI[:count]]
     high = [(w + unit // 2) // unit * unit for w in (*weights, P)]
     parts = [(float(h), float(w - h)) for w, h in zip((*weights, P), high, strict=True)]
-    return {"WEIGHTS": tuple(parts[:-1]), "WHOLE": (*parts[-1], 1 / P)}
+    zeros = tuple(2**31 % p for p in MODULI[:count])
+    return {"WEIGHTS": tuple(parts[:-1]), "ZEROS": zeros, "WHOLE": (*parts[-1], 1 / P)}
 
 
 @triton.jit
@@ -176,7 +178,8 @@ def make_kernel(
     root, inverse = tl.sum(roots, 0) / count, count / tl.sum(inverses, 0)
     tl.store(facts + line, tl.where(some, root * root, float("inf")), inside)
     tl.store(facts + lines + line, tl.where(some, inverse, float("inf")), inside)
-    unit = tl.where(finite, tl.where(rounded > 0, loss, 0), float("inf"))
+    exact = (rounded == 0) & (exponent >= 0)  # else elements may have become 0
+    unit = tl.where(finite, tl.where(exact, 0, loss), float("inf"))
     tl.store(facts + 2 * lines + line, unit, inside)
     tl.store(facts + 3 * lines + line, exponent.to(tl.float32), inside)
     if flag is not None and tl.program_id(0) == 0:
@@ -191,8 +194,8 @@ _SIZES = ["B0", "B1", "M", "lines_a", "lines_b", "of_a", "of_b", "stride_0", "st
 def reconstruct_kernel(
     planes, facts_a, facts_b, flag, c, B0, B1, M, N, pitch, lines_a, lines_b, of_a, of_b,
     stride_0, stride_1, stride_m, stride_n,
-    WEIGHTS: tl.constexpr, WHOLE: tl.constexpr, ENOUGH: tl.constexpr, COUNT: tl.constexpr,
-    A: tl.constexpr, B: tl.constexpr,
+    WEIGHTS: tl.constexpr, ZEROS: tl.constexpr, WHOLE: tl.constexpr, ENOUGH: tl.constexpr,
+    COUNT: tl.constexpr, A: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """A tile [A, B] of C, of residues [COUNT, B0, B1, M, pitch] of the products.
 
@@ -207,10 +210,10 @@ def reconstruct_kernel(
     # int64: offsets can pass 2**31
     planes += (tl.cast(matrix, tl.int64) * M + row)[:, None] * pitch + col[None, :]
     high = tl.zeros((A, B), tl.float64)
-    low = high - ADDED
+    low = high
     for i in tl.static_range(COUNT):
         r = tl.load(planes + tl.cast(B0 * B1, tl.int64) * M * pitch * i, kept, other=0)
-        r = r.to(tl.float64)
+        r = (r.to(tl.int32) - ZEROS[i]).to(tl.float64)
         high, low = high + r * WEIGHTS[i][0], low + r * WEIGHTS[i][1]
     times = (high * WHOLE[2] + WIDE_MAGIC) - WIDE_MAGIC
     value = (high - times * WHOLE[0]) + (low - times * WHOLE[1])
@@ -221,7 +224,8 @@ def reconstruct_kernel(
         a += (tl.load(at_a, row < M, other=0)[:, None],)
         b += (tl.load(at_b, col < N, other=0)[None, :],)
     overlap = tl.maximum(tl.maximum(a[0] * b[1], b[0] * a[1]) - LEAST, 0)
-    unsafe = inside & ~((a[2] + b[2]) * ENOUGH <= overlap)
+    loss = a[2] + b[2]
+    unsafe = inside & ~((loss * ENOUGH <= overlap) & (loss < float("inf")))
     tl.store(flag, 1, tl.max(tl.max(unsafe.to(tl.int32), 1), 0) > 0)
     shift = -(a[3] + b[3]).to(tl.int32)
     # Twice, for it can pass the range of powers; past 2000, what isn't 0 is Inf.
@@ -257,11 +261,24 @@ def multiply(problem: Problem, a, b, c, product: Callable) -> tuple[torch.Tensor
         "lines_a": _matrices(problem, problem.a) * M, "lines_b": _matrices(problem, problem.b) * N,
         "of_a": M * _apart(problem.a), "of_b": N * _apart(problem.b), **dict(strides),
         **recombination(count), "COUNT": count, "A": TILE[0], "B": TILE[1],
-        "ENOUGH": 0.5 / (largest_norm(count) * allowed(count, eps)),
+        "ENOUGH": max(0.5 / (largest_norm(count) * allowed(count, eps)), NOISE),
     }  # fmt: skip
     grid = (problem.batch * triton.cdiv(M, TILE[0]) * triton.cdiv(N, TILE[1]),)
     calls.append(launch_alike(reconstruct_kernel, grid, values, tensors, TILE_WARPS))
     return flag, calls
+
+
+def why_not(problem: Problem, config: Config) -> str | None:
+    """Why a config that copies operands can't have residues made of them."""
+    if not (problem.by_residues and config.PACK):
+        return None
+    if config.PACK != "ab" or config.SWAP:
+        return 'residues are made of both operands, in their order: take PACK="ab", SWAP=False'
+    if problem.groups:
+        return "residues are of products that are not of groups"
+    if problem.K > LONGEST:
+        return f"K is {problem.K}; int32 holds sums of residues up to a K of {LONGEST}"
+    return None
 
 
 def places(work: int) -> tuple[tuple[int, ...], ...]:

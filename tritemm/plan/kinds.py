@@ -97,7 +97,7 @@ class Plan(fast_path.Kind):
         kernel, config = self.choice.kernel, self.choice.config
         names = config.PACK
         room = kernel.workspace and kernel.workspace(config.view(self.problem), config)
-        if names and self.problem.by_residues:
+        if names == "ab" and self.problem.by_residues:
             made = residues.made_bytes(self.problem)
             placed = zip(calls, residues.places(3 + len(made)), strict=True)
             return Launches(device, [call.placed(at) for call, at in placed], made, room)

@@ -31,6 +31,9 @@ class EpilogueSpec:
     such a factor: what it is, each launch is told. The bias is contiguous, one element of type
     `bias` for each row ("m") or column ("n") of the product: `along` says which. The residual is of
     C's size. If C is `symmetric`, what lies above its diagonal is what lies below.
+
+    Of residues, whose moduli are the batch's outer dimension, C gets the "residue" of the
+    accumulator by one that runs along the "batch".
     """
 
     activation: str = ""
@@ -62,7 +65,7 @@ class EpilogueSpec:
         """That of C.T."""
         return dataclasses.replace(
             self,
-            along="m" if self.along == "n" else "n",
+            along={"n": "m", "m": "n"}.get(self.along, self.along),
             residual=self.residual and self.residual.transposed(),
         )
 

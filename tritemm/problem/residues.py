@@ -22,10 +22,9 @@ ALLOWED = 40.0
 def largest_norm(count: int, K: int = LONGEST) -> float:
     """Units that the norm of a line may have, so that sums are below P / 2, and it below 2**62.
 
-    P is the product of so many moduli; 2**31 is added to each sum of a modulus (`device.residues`).
+    P is the product of so many moduli.
     """
-    half = math.prod(MODULI[:count]) // 2 - 2**31
-    norm = math.isqrt(half) * (1 - 2**-30) - math.sqrt(K) / 2
+    norm = math.isqrt(math.prod(MODULI[:count]) // 2) * (1 - 2**-30) - math.sqrt(K) / 2
     return min(norm, 2.0**61.5)
 
 
