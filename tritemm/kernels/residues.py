@@ -3,8 +3,8 @@
 Rows of A and columns of B times powers of two are rounded to whole numbers, so few that a product
 of two lines is less than P / 2, by Cauchy and Schwarz. P is the product of coprime moduli up to
 256, so that it is known from its residues: each is that of a product of int8 matrices. They are
-put together in fp64 by the Chinese remainder theorem. `make` makes the int8 matrices, of A and of
-B's transpose; `reconstruct` makes C of the residues of their products.
+put together in fp64 by the Chinese remainder theorem. `make_kernel` makes the int8 matrices, of A
+and of B's transpose; `reconstruct_kernel` makes C of the residues of their products.
 
 A line's unit is 1 to 2 times 2**-58 (15 moduli) of its norm, and half of it the error of each of
 its elements. Where that may be too much, or where Inf or NaN is, a flag is raised in memory.
@@ -30,7 +30,7 @@ MAGIC, WIDE_MAGIC = tl.constexpr(12582912.0), tl.constexpr(6755399441055744.0)
 #: Facts of a line.
 FACTS = tl.constexpr(4)
 #: Of a line's root mean square: what is less counts as that much in the bound. Of its largest norm:
-#: a line is exact if nothing is rounded and nothing less, so that `reconstruct` is exact enough.
+#: a line is exact if nothing is rounded and nothing less, so that C's rounding is the only one.
 LEAST, LOW = tl.constexpr(2.0**-10), tl.constexpr(2.0**-16)
 #: An overlap is known up to so much: means of a line's elements are sums in fp32.
 NOISE = 2.0**-22
@@ -333,7 +333,7 @@ def _make(problem: Problem, of: Matrix, packed: Matrix, tensors: dict) -> Call |
     values = {
         "lines": matrices * M, "B1": problem.batches[1], "M": M, "K": K, "stride_0": stride_0,
         "stride_1": stride_1, "stride_line": along_lines // unit, "stride_k": along_k,
-        "pitch": packed.strides[2], "LARGEST": largest_norm(count, K),
+        "pitch": packed.strides[2], "LARGEST": largest_norm(count),
         "REDUCE": reductions()[:count], "COUNT": count, "UNIT": unit, "A": A, "B": B, "C": C,
     }  # fmt: skip
     if "flag" not in tensors:
