@@ -198,15 +198,11 @@ def residues_back() -> str:
     return markdown([Table(head, rows)])
 
 
-#: Elements of K of the table of moduli.
-DEPTH = 8192
-
-
 def moduli() -> str:
     """What each number of moduli is worth."""
     rows = []
     for word, count in RESIDUES.items():
-        norm = largest_norm(count, DEPTH)
+        norm = largest_norm(count)
         errors = []
         for unit in (2.0**-53, 2.0**-24):
             # Of two lines whose norms are as large as they may be, and of half of that.
@@ -236,7 +232,7 @@ def overlaps() -> str:
         usual, least = residues.overlap(*(residues.LINES[name] for name in names))
         said = []
         for dtype, count in DEFAULT_MODULI.items():
-            loss = 0.5 / (largest_norm(count, DEPTH) * allowed(count, torch.finfo(dtype).eps))
+            loss = 0.5 / (largest_norm(count) * allowed(count, dtype))
             # Of two lines together it is 2 to 4 times that, as their norms fit.
             good = sum(each * loss <= least for each in (2, 4))
             said.append(("again", "as norms are", "by int8")[good])

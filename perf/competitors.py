@@ -207,7 +207,7 @@ def of_matmul(case: Case, operands: Operands, word: str, **more) -> Competitor:
 
 def is_split(problem: Problem, config: Config) -> bool:
     """Whether operands are multiplied as planes of bf16, or as residues."""
-    return problem.splits and config.PACK == "ab"
+    return problem.is_split(config.PACK)
 
 
 def ladders(

@@ -43,8 +43,8 @@ import math
 
 import torch
 
-from .problem import ACCUMULATE, BLOCK, GATED, PLANE_STEP, RESIDUES, activated, span, spread
-from .problem.residues import allowed
+from .problem import ACCUMULATE, BLOCK, GATED, PLANE_STEP, PRODUCTS, activated, span, spread
+from .problem.residues import RESIDUES, allowed
 
 #: Relative error that each way to multiply fp32 leaves in an operand: tf32 keeps 10 bits and
 #: truncates, bf16 keeps 7 and rounds; the split forms drop products of the smallest parts, but for
@@ -88,20 +88,19 @@ def bound(
 
     `want` is `reference(a, b)`, of which `ending`, if given, is made; `stepwise` as of `check`. Of
     operands that have been multiplied by their scales, `summed` says how: int8, promoted or fast;
-    of fp32 or fp64 operands, planes, or int8xN, if that is how.
+    of fp32 or fp64 operands that were split, the precision.
     """
     terms = max(a.shape[-1], 1)
     magnitude = torch.matmul(a.double().abs(), b.double().abs())
     size = want.abs()
     own = not summed or summed in RESIDUES
     accumulate = accumulate or (ACCUMULATE[a.dtype] if own else torch.float32)
-    eps = torch.finfo(accumulate).eps
-    error = magnitude * relative(terms, summed, eps)
+    error = magnitude * relative(terms, summed, accumulate)
     if a.dtype == torch.float32:
         spread = min(1.0, 6 / math.sqrt(terms))
         error += 2 * OPERAND_ERROR.get(precision, 0.0) * (size + magnitude * spread)
     whole = summed in RESIDUES and terms < 2**15  # beyond, the rounding of weights can be seen
-    if (whole or summed in ("", "planes")) and _small_integers(a) and _small_integers(b):
+    if (whole or summed in ("", *PRODUCTS)) and _small_integers(a) and _small_integers(b):
         error = torch.where(magnitude <= largest_exact(accumulate), 0.0, error)
     if ending:
         wide = torch.promote_types(accumulate, torch.float32)
@@ -109,11 +108,12 @@ def bound(
     return _rounded(size, error, out_dtype)
 
 
-def relative(terms: int, summed: str = "", eps: float = 2.0**-23) -> float:
+def relative(terms: int, summed: str = "", accumulate: torch.dtype = torch.float32) -> float:
     """E / S of so many terms, without what `precision` loses; `summed` as of `bound`."""
+    eps = torch.finfo(accumulate).eps
     if summed in RESIDUES:
-        return 4 * allowed(RESIDUES[summed], eps)
-    if summed == "planes":
+        return 4 * allowed(RESIDUES[summed], accumulate)
+    if summed in PRODUCTS:
         return (4 + _growth(-(-terms // PLANE_STEP)) + terms / 1024) * eps
     return _of_scaled(summed, terms) if summed else _growth(terms) * eps
 
@@ -252,8 +252,7 @@ def check(
         scales: of 8-bit operands, as of `Problem.of`.
         planes: whether operands were multiplied as planes of bf16, or as residues.
     """
-    summed = precision if precision in RESIDUES else "planes"
-    summed = summed if planes else ""
+    summed = precision if planes else ""
     if scales:
         first, second, promoted = scales
         summed = "int8" if a.dtype == torch.int8 else "promoted" if promoted else "fast"

@@ -21,6 +21,7 @@ Residues = Literal[
 ]  # fmt: skip
 Precision = Literal["ieee", "tf32", "bf16x3", "tf32x3", "bf16x6", "bf16x9", Residues]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
+_BY_INT8 = frozenset(get_args(Residues))
 #: Torch's words for those that it has too.
 _OF_TORCH = {"tf32": "tf32", "bfx9": "bf16x9"}
 
@@ -31,11 +32,11 @@ def check_precision(precision: str | None, dtype: torch.dtype) -> None:
         return
     if precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r} is unknown; one of {', '.join(PRECISIONS)}")
-    of_fp64 = dtype == torch.float64 and precision.startswith("int8")
-    if precision != "ieee" and dtype != torch.float32 and not of_fp64:
-        able = "float32 or float64" if precision.startswith("int8") else "float32"
+    able = (torch.float32, torch.float64) if precision in _BY_INT8 else (torch.float32,)
+    if precision != "ieee" and dtype not in able:
+        names = " or ".join(str(t).removeprefix("torch.") for t in able)
         raise ValueError(
-            f"precision={precision!r} says how {able} operands are multiplied; these are {dtype}. "
+            f"precision={precision!r} says how {names} operands are multiplied; these are {dtype}. "
             "Leave precision out"
         )
 
@@ -71,7 +72,7 @@ def resolve(precision: str | None, dtype: torch.dtype) -> str:
 
 def has_epilogue(dtype: torch.dtype, precision: str | None) -> bool:
     """Whether kernels compute what follows a product; of others torch does."""
-    return dtype in REAL and not (precision or "").startswith("int8")
+    return dtype in REAL and precision not in _BY_INT8
 
 
 def accumulator_type(accumulate, dtype):

@@ -218,7 +218,7 @@ class Kernel:
                 return "K runs over planes, of which it knows nothing"
             if problem.epilogue.symmetric or problem.groups:
                 return "planes are of products that are neither symmetric nor of groups"
-        elif problem.splits and problem.precision != "bf16x6" and problem.device != INTERPRETER:
+        elif problem.only_split and problem.device != INTERPRETER:
             what = "residues" if problem.by_residues else "planes"
             made = 'kernel="auto" or a config with PACK="ab" makes on sm_90; elsewhere take ieee'
             return f"{problem.precision} is a product of {what}, which {made}"

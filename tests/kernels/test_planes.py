@@ -51,6 +51,19 @@ def test_planes_sum_up_to_the_operand(size, layout, batch, offset, aligned):
             assert all((p.narrow(dim, size, depth - size) == 0).all() for p in parts)
 
 
+@pytest.mark.parametrize("operands", ["a", "b"])
+def test_a_copy_of_one_operand_is_no_split(operands):
+    """Triton's dot multiplies it; so there is no flag, and nothing behind one."""
+    a, b = torch.randn(20, 30, device=DEVICE), torch.randn(30, 12, device=DEVICE)
+    problem = problem_of(a, b, "bf16x6")
+    *_, flag, _ = pack(problem, operands, a, b)
+    assert flag is None and len(copied_bytes(problem, operands)) == 1
+    kernel = find("pipelined")
+    config = dataclasses.replace(kernel.configs(problem)[0], PACK=operands)
+    out = tritemm.matmul(a, b, precision="bf16x6", kernel="pipelined", config=config)
+    assert_right(out, a, b, precision="bf16x6")
+
+
 def test_every_finite_number_below_2_to_111_is_the_sum_of_its_planes():
     exponents = torch.arange(-149, 111, dtype=torch.float64)
     b = (exponents.exp2() * 1.7320508).to(FP32)[:, None].to(DEVICE)

@@ -141,7 +141,7 @@ def test_of_fp64_rows_and_columns_are_sampled(monkeypatch):
 
 
 def choice(precision):
-    return SimpleNamespace(problem=SimpleNamespace(precision=precision, splits=True),
+    return SimpleNamespace(problem=SimpleNamespace(precision=precision, is_split=bool),
                            config=SimpleNamespace(PACK="ab"))  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def test_what_was_multiplied_again_has_the_bits_of_that(dtype):
     assert errors.multiplied(choice("int8x9"), "int8x9", a, b, out) == AGAIN
     assert errors.multiplied(choice("ieee"), "int8x9", a, b, out) == CHOSEN
     unsplit = choice("ieee")
-    unsplit.problem.splits = False
+    unsplit.problem.is_split = lambda operands: False
     assert errors.multiplied(unsplit, "ieee", a, b, out) is None
     out[3, 4] = torch.nextafter(out[3, 4], out[3, 4] + 1)
     assert errors.multiplied(choice("int8x9"), "int8x9", a, b, out) is None

@@ -271,7 +271,7 @@ def _wrong(kernel: Kernel, problem: Problem, config: Config, tensors) -> str | N
         for begin in range(0, out.shape[-1], _COLUMNS):
             part = slice(begin, begin + _COLUMNS)
             how: dict = {"accumulate": problem.accumulate, "precision": problem.precision}
-            how["planes"] = problem.splits and config.PACK == "ab"
+            how["planes"] = problem.is_split(config.PACK)
             if scales:
                 how = {"scales": (*_of_lines(scales, problem, rows, part), problem.sums != "whole")}
             verdict = budget.check(

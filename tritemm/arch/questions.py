@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..problem import INTERPRETER, PLAIN, Config, Problem, residues
+from ..problem import INTERPRETER, PLAIN, Config, Problem
 from ..spec import Kernel
 from . import sm80, sm90
 from .gpus import clusters_of_model
@@ -54,8 +54,7 @@ def planes(problem: Problem) -> bool:
     """Whether operands may be split into planes, or residues, that WGMMA multiplies."""
     able = problem.device != INTERPRETER and sm90.has_wgmma(problem.device)
     if problem.by_residues:  # torch does what follows
-        able = able and problem.K <= residues.LONGEST and problem.epilogue == PLAIN
-        able = able and not problem.groups
+        able = able and problem.epilogue == PLAIN and problem.why_no_residues() is None
     return problem.splits and able
 
 

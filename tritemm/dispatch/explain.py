@@ -78,13 +78,14 @@ class Choice:
     def _before(self) -> list[str]:
         lines = []
         reasons = dict(self.refused)
-        if self.problem.by_residues and self.config.PACK:
+        split = self.problem.is_split(self.config.PACK)
+        if split and self.problem.by_residues:
             count = RESIDUES[self.problem.precision]
             lines.append(
                 f"residues   a and b, modulo {count} numbers up to 256; {count} products of int8, "
                 "put together in fp64"
             )
-        elif self.problem.splits and self.config.PACK:
+        elif split:
             products = f"{PRODUCTS[self.problem.precision]} products of these"
             lines.append(f"split      a and b, into {PLANES} planes of bf16 each; {products}")
         elif self.config.PACK:
@@ -107,8 +108,8 @@ class Choice:
         p = self.problem
         if p.a.dtype != torch.float32 and not p.by_residues:
             return []
-        summed = ("planes", p.precision)[p.by_residues] if p.splits and self.config.PACK else ""
-        most = relative(p.K, summed, torch.finfo(p.a.dtype).eps)
+        summed = p.precision if p.is_split(self.config.PACK) else ""
+        most = relative(p.K, summed, p.a.dtype)
         most += 4 * OPERAND_ERROR.get(p.precision, 0.0)
         return [f"error      up to {most:.1e} of the sum of |a||b|, before C is rounded"]
 

@@ -45,8 +45,8 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
     request = Request.parse(kernel)
     rungs = RUNGS if request.kernel == "auto" else (find(request.kernel),)
     tuned = cache.lookup(problem) if kernel == "auto" else None
-    alone = problem.splits and problem.precision != "bf16x6"  # which Triton's dot has, too
-    if request.kernel == "auto" and (alone or questions.planes(problem)) and not tuned:
+    split = problem.only_split or questions.planes(problem)
+    if request.kernel == "auto" and split and not tuned:
         return _split_or_not(problem, kernel, request)
     if request.batch_invariant:
         why = "batch_invariant=True: sums in the same order for every M"

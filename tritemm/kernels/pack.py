@@ -314,7 +314,7 @@ def _plan(problem: Problem, operands: str) -> Plan:
     args |= {"SIZE": size, "EDGE": EDGE[size], "WIDTH": width, "HEIGHT": TILE // width}
     args["WIDE"] = any(copy.wide for copy in copies.values())
     args["PDL"] = launches_early(problem.device)
-    if not problem.splits:
+    if not problem.is_split(operands):
         args["flag_ptr"] = None
     return Plan((sum(programs.values()),), args, tensors)
 
@@ -332,7 +332,7 @@ def copied_bytes(problem: Problem, operands: str) -> list[int]:
     """Bytes of the copy of each of the `operands` ("", "a", "b" or "ab"), and of the flag."""
     copies = _plan(problem, operands).copies if operands else {}
     size = problem.packed(operands).itemsize
-    flag = [FLAG] if operands == "ab" and problem.splits else []
+    flag = [FLAG] if problem.is_split(operands) else []
     return [size * copies[name][0] for name in operands] + flag
 
 
@@ -367,7 +367,7 @@ def pack(
         result[name] = flat.as_strided(shape, strides)
     tensors = {"a_src": a, "a_dst": result["a"], "b_src": b, "b_dst": result["b"]}
     flag = None
-    if problem.splits:
+    if problem.is_split(operands):
         flag = tensors["flag_ptr"] = torch.empty(FLAG // 4, dtype=torch.int32, device=a.device)
     options = {"num_warps": WARPS}
     if launches_early(problem.device):

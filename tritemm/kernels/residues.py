@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from ..problem import MODULI, RESIDUES, Config, Matrix, Problem
-from ..problem.residues import LONGEST, allowed, largest_norm
+from ..problem.residues import allowed, largest_norm
 from ..runtime.binding import Call, launch_alike
 from .device.tile import INTERPRETED, batch_offset
 
@@ -255,13 +255,12 @@ def multiply(problem: Problem, a, b, c, product: Callable) -> tuple[torch.Tensor
     tensors = {"planes": planes, "facts_a": facts_a, "facts_b": facts_b, "flag": flag, "c": c}
     (outer, inner), (M, N) = problem.batches, (problem.M, problem.N)
     strides = zip(("stride_0", "stride_1", "stride_m", "stride_n"), problem.c.strides, strict=True)
-    eps = torch.finfo(problem.a.dtype).eps
     values = {
         "B0": outer, "B1": inner, "M": M, "N": N, "pitch": view.c.strides[2],
-        "lines_a": _matrices(problem, problem.a) * M, "lines_b": _matrices(problem, problem.b) * N,
-        "of_a": M * _apart(problem.a), "of_b": N * _apart(problem.b), **dict(strides),
+        "lines_a": len(facts_a) // FACTS.value, "lines_b": len(facts_b) // FACTS.value,
+        "of_a": M * problem.a.apart, "of_b": N * problem.b.apart, **dict(strides),
         **recombination(count), "COUNT": count, "A": TILE[0], "B": TILE[1],
-        "ENOUGH": max(0.5 / (largest_norm(count) * allowed(count, eps)), NOISE),
+        "ENOUGH": max(0.5 / (largest_norm(count) * allowed(count, problem.a.dtype)), NOISE),
     }  # fmt: skip
     grid = (problem.batch * triton.cdiv(M, TILE[0]) * triton.cdiv(N, TILE[1]),)
     calls.append(launch_alike(reconstruct_kernel, grid, values, tensors, TILE_WARPS))
@@ -274,11 +273,7 @@ def why_not(problem: Problem, config: Config) -> str | None:
         return None
     if config.PACK != "ab" or config.SWAP:
         return 'residues are made of both operands, in their order: take PACK="ab", SWAP=False'
-    if problem.groups:
-        return "residues are of products that are not of groups"
-    if problem.K > LONGEST:
-        return f"K is {problem.K}; int32 holds sums of residues up to a K of {LONGEST}"
-    return None
+    return problem.why_no_residues()
 
 
 def places(work: int) -> tuple[tuple[int, ...], ...]:
@@ -311,14 +306,9 @@ def _buffers(problem: Problem) -> list[tuple[int, torch.dtype]]:
     ]
 
 
-def _apart(matrix: Matrix) -> bool:
-    """Whether matrices of the batch are stored apart, and not one for all."""
-    return any(matrix.strides[:2])
-
-
 def _matrices(problem: Problem, of: Matrix) -> int:
     """How many there are of it."""
-    return problem.batch if _apart(of) else 1
+    return problem.batch if of.apart else 1
 
 
 def _make(problem: Problem, of: Matrix, packed: Matrix, tensors: dict) -> Call | None:

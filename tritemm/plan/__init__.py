@@ -82,7 +82,7 @@ def run(kernel: Kernel, problem: Problem, config: Config, a, b, c, *more) -> lis
         return []
     calls: list[Call | None] = []
     with torch.cuda.device_of(c):
-        if config.PACK == "ab" and problem.by_residues:
+        if problem.by_residues and problem.is_split(config.PACK):
             launch = functools.partial(kernel.launch, config.view(problem), config)
             raised, calls = residues.multiply(problem, a, b, c, launch)
             return [*calls, launch_guarded(problem, a, b, c, raised)]

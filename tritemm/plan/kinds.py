@@ -55,7 +55,7 @@ class Plan(fast_path.Kind):
         word, precision, accumulate, _ = self.options = options
         self.choice: dispatch.Choice | Any = dispatch.choose_whole(problem, word)
         self.problem = self.choice.problem if self.choice else problem
-        self.twice = bool(self.choice and self.problem.splits and self.choice.config.PACK)
+        self.twice = bool(self.choice and self.problem.is_split(self.choice.config.PACK))
         #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
         self.apart = self.choice is None
         self.launches: Launches | None = None
@@ -97,7 +97,8 @@ class Plan(fast_path.Kind):
         kernel, config = self.choice.kernel, self.choice.config
         names = config.PACK
         room = kernel.workspace and kernel.workspace(config.view(self.problem), config)
-        if names == "ab" and self.problem.by_residues:
+        split = self.problem.is_split(names)
+        if split and self.problem.by_residues:
             made = residues.made_bytes(self.problem)
             placed = zip(calls, residues.places(3 + len(made)), strict=True)
             return Launches(device, [call.placed(at) for call, at in placed], made, room)
@@ -105,7 +106,7 @@ class Plan(fast_path.Kind):
         operands = [copies.get("a", 0), copies.get("b", 1)]
         work = 3 + more + len(names)
         given = tuple(range(3, 3 + more))
-        again, flag = [], (work,) * bool(names and self.problem.splits)
+        again, flag = [], (work,) * split
         if flag:
             *calls, last = calls
             again = [last.placed((0, 1, 2, *given, *flag))]

@@ -23,6 +23,11 @@ class Matrix:
     strides: tuple[int, ...]
     aligned: bool  # the first element stands on a 16-byte boundary
 
+    @property
+    def apart(self) -> bool:
+        """Whether matrices of the batch are stored apart, and not one for all."""
+        return any(self.strides[:2])
+
     def pitch(self, major: str) -> int | Any:
         """Elements between the rows ("N") or columns ("T") when those are contiguous, else None.
 

@@ -13,7 +13,7 @@ import torch
 from .device import Device
 from .epilogue import PLAIN, EpilogueSpec
 from .matrix import Matrix, short_name
-from .residues import RESIDUES
+from .residues import LONGEST, RESIDUES
 from .scales import BLOCK, Scales
 from .tile_space import Grouped, TileSpace, Triangle
 
@@ -225,7 +225,7 @@ class Problem:
         known: dict[str, Problem] = vars(self).setdefault("_packed", {})
         if operands in known:
             return known[operands]
-        if self.splits and operands == "ab":
+        if self.is_split(operands):
             known[operands] = self._residues() if self.by_residues else self._split()
             return known[operands]
         changes = {}
@@ -256,7 +256,7 @@ class Problem:
         batches = RESIDUES[self.precision], self.batch
 
         def packed(matrix: Matrix, major: str, dtype: torch.dtype) -> Matrix:
-            strides = 1, int(any(matrix.strides[:2])), 1, 1
+            strides = 1, int(matrix.apart), 1, 1
             matrix = dataclasses.replace(matrix, dtype=dtype, strides=strides)
             return matrix.packed(major, batches)
 
@@ -274,10 +274,27 @@ class Problem:
         planes = self.a.dtype == torch.float32 and self.precision in PRODUCTS
         return planes or self.by_residues
 
+    def is_split(self, operands: str) -> bool:
+        """Whether the copies of these `operands` are planes or residues."""
+        return self.splits and operands == "ab"
+
+    @property
+    def only_split(self) -> bool:
+        """Whether it is multiplied so or not at all: of these, Triton's dot has bf16x6 alone."""
+        return self.splits and self.precision != "bf16x6"
+
     @property
     def by_residues(self) -> bool:
         """Whether operands may be multiplied as residues of whole numbers."""
         return self.precision in RESIDUES
+
+    def why_no_residues(self) -> str | None:
+        """Why these operands can't be multiplied so."""
+        if self.groups:
+            return "residues are of products that are not of groups"
+        if self.K > LONGEST:
+            return f"K is {self.K}; int32 holds sums of residues up to a K of {LONGEST}"
+        return None
 
     @property
     def planes(self) -> bool:
@@ -340,7 +357,7 @@ class Problem:
         if self.by_residues:  # and those of C: residues of it are read, and it is written
             count, result = RESIDUES[self.precision], self._moved((self.c,), self.batch)
             return sum(n * 2 + n * count // self.itemsize for n in (moved, result))
-        return moved * 5 // 2 if self.splits and operands == "ab" else 2 * moved
+        return moved * 5 // 2 if self.is_split(operands) else 2 * moved
 
     def _moved(self, matrices: Iterable[Matrix], most: int) -> int:
         """Bytes of all elements of `most` products; broadcast batches count once."""

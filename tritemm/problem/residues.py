@@ -19,18 +19,18 @@ LONGEST = 2**17 - 1
 ALLOWED = 40.0
 
 
-def largest_norm(count: int, K: int = LONGEST) -> float:
+def largest_norm(count: int) -> float:
     """Units that the norm of a line may have, so that sums are below P / 2, and it below 2**62.
 
-    P is the product of so many moduli.
+    P is the product of so many moduli. Rounding adds half a unit to each element at most.
     """
-    norm = math.isqrt(math.prod(MODULI[:count]) // 2) * (1 - 2**-30) - math.sqrt(K) / 2
+    norm = math.isqrt(math.prod(MODULI[:count]) // 2) * (1 - 2**-30) - math.sqrt(LONGEST) / 2
     return min(norm, 2.0**61.5)
 
 
-def allowed(count: int, eps: float) -> float:
-    """What errors may be, over sum |a| |b|, of a type with this eps; with fewer moduli than
-    `DEFAULT_MODULI`, as much more as their product is less."""
-    default = max(DEFAULT_MODULI.values()) if eps < 2**-30 else min(DEFAULT_MODULI.values())
+def allowed(count: int, dtype: torch.dtype) -> float:
+    """What errors may be, over sum |a| |b|; with fewer moduli than `DEFAULT_MODULI`, as much more
+    as their product is less."""
+    default = DEFAULT_MODULI[dtype]
     less = largest_norm(default) / largest_norm(min(count, default))
-    return ALLOWED * less * eps / 2
+    return ALLOWED * less * torch.finfo(dtype).eps / 2

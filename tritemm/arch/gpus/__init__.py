@@ -145,8 +145,7 @@ def physics(device: Device) -> Physics:
 
 
 def flop_per_clock(dtype: torch.dtype, precision: str, device: Device) -> float:
-    """Dense FLOP per clock of the whole device; `precision` says how fp32 or fp64
-    is multiplied."""
+    """Dense FLOP per clock of the whole device; fp32 and fp64 are multiplied by this precision."""
     relative = _TYPE_RATE.get(dtype.itemsize, 1.0)
     if precision in RESIDUES:
         relative = _TYPE_RATE[1] / RESIDUES[precision]
