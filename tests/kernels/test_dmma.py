@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from tests.dispatch.choosing import A100, H200, problem
-from tests.harness import operand, operands, run
 from tests.kernels.test_signs import faults
 from tritemm import Config, dispatch
 from tritemm.arch.register_tiles import DmmaTile
@@ -133,36 +132,3 @@ def test_refusals():
     assert "K = 256 has 16 steps" in why_not(
         DGEMM, asked, Config(64, 64, 16, 4, 4, "grouped", 8, SPLIT_K=17)
     )
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("batch", [(), (2, 3)], ids=str)
-def test_every_tile(config, layout, batch):
-    M, N, K = (334, 270, 210) if not batch else (100, 150, 204)
-    a = operand(M, K, FP64, layout[0], batch, aligned=True)
-    b = operand(K, N, FP64, layout[1], (1, 3) if batch else (), aligned=True)
-    b = b.expand(*batch, K, N)
-    for swap in (False, True):
-        swapped = dataclasses.replace(config, SWAP=swap)
-        assert run(DGEMM, a, b, config=swapped, pitch_gap=3 * swap) is None
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("K", [1, 3, 16, 33, 64, 130])
-def test_short_sums(K):
-    a, b = operands(300, 260, K, FP64, "TN", aligned=True)
-    for config in CONFIGS:
-        if why_not(DGEMM, problem(300, 260, K, "TN", FP64), config) is None:
-            assert run(DGEMM, a, b, config=config) is None
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("pack", ["a", "b", "ab"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_copies_are_right(pack, layout):
-    a, b = operands(101, 73, 43, FP64, layout, aligned=True)
-    for swap in (False, True):
-        config = dataclasses.replace(CONFIGS[-2], PACK=pack, SWAP=swap)
-        assert run(DGEMM, a, b, config=config) is None

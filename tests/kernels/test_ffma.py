@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.dispatch.choosing import A100, H200, problem
-from tests.harness import operand, operands, run
+from tests.harness import operands, run
 from tests.kernels.test_signs import faults
 from tritemm import Config, dispatch
 from tritemm.arch.register_tiles import FfmaTile
@@ -102,39 +102,6 @@ def test_refusals():
     assert "K = 256 has 16 steps" in why_not(
         SGEMM, asked, Config(64, 64, 16, 4, 4, "grouped", 8, SPLIT_K=17)
     )
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("config", configs(), ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("batch", [(), (2, 3)], ids=str)
-def test_every_tile(config, layout, batch):
-    M, N, K = (333, 268, 812) if not batch else (100, 140, 204)
-    a = operand(M, K, FP32, layout[0], batch, aligned=True)
-    b = operand(K, N, FP32, layout[1], (1, 3) if batch else (), aligned=True)
-    b = b.expand(*batch, K, N)
-    for swap in (False, True):
-        swapped = dataclasses.replace(config, SWAP=swap)
-        assert run(SGEMM, a, b, config=swapped, pitch_gap=3 * swap) is None
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("K", [1, 3, 16, 33, 64, 130])
-def test_short_sums(K):
-    a, b = operands(300, 260, K, FP32, "TN", aligned=True)
-    for config in configs():
-        if why_not(SGEMM, problem(300, 260, K, "TN", FP32), config) is None:
-            assert run(SGEMM, a, b, config=config) is None
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("pack", ["a", "b", "ab"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_copies_are_right(pack, layout):
-    a, b = operands(101, 73, 43, FP32, layout, aligned=True)
-    for swap in (False, True):
-        config = dataclasses.replace(configs()[6], PACK=pack, SWAP=swap)
-        assert run(SGEMM, a, b, config=config) is None
 
 
 @pytest.mark.host
