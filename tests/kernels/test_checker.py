@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.harness import Guarded, operand, operands
-from tritemm import budget
+from tritemm import Config, budget
 from tritemm.api import tuning
 from tritemm.problem import Problem
 
@@ -196,9 +196,9 @@ def test_tune_finds_a_step_that_the_bound_lets_pass(monkeypatch):
     monkeypatch.setattr(tuning.plan, "run", run)
     run(None, problem, None, a, b, c)
     assert budget.check(c, a, b, accumulate=torch.float16).ok
-    assert "elements are wrong" in tuning._wrong(None, problem, None, (a, b, c))
+    assert "elements are wrong" in tuning._wrong(None, problem, Config(64, 64, 64), (a, b, c))
     skipping["steps"] = 0
-    assert tuning._wrong(None, problem, None, (a, b, c)) is None
+    assert tuning._wrong(None, problem, Config(64, 64, 64), (a, b, c)) is None
 
 
 def test_exact_operands_are_stored_like_others():

@@ -375,7 +375,7 @@ def test_regret_is_the_choices_time_over_the_fastest_ones():
 def test_regret_races_the_choice_the_best_of_the_search_and_cublas(command, monkeypatch, tmp_path):
     """The choice is 1.1 of the best."""
     command |= TIMES | {"auto": 2.2e-3}
-    whole = types.SimpleNamespace(splits=False)
+    whole = types.SimpleNamespace(is_split=lambda operands: False)
     choice = types.SimpleNamespace(kernel=RIGHT, config=SWAPPED, problem=whole)
     monkeypatch.setattr(tritemm, "explain", lambda *operands, **options: choice)
     monkeypatch.setattr(tritemm, "matmul", lambda a, b, out, **options: torch.matmul(a, b, out=out))
