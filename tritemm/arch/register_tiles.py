@@ -19,7 +19,7 @@ from .lines import Box, major_of, once_per, readable, sizes
 from .roles import A_RING, NO_INTERPRETER, partial_sums
 
 #: Parts that K is cut into, of `LEAST` elements at least; and of all tiles for each SM, at most.
-SPLITS, LEAST, MOST = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), 64, 10
+SPLITS, LEAST, MOST = (*range(1, 13), 16, 24, 32, 48, 64, 96, 128), 64, 10
 
 
 class Launch(NamedTuple):
@@ -195,15 +195,14 @@ class DmmaTile(RegisterTile):
     """Of fp64, of which DMMA does 128 FMA in a clock. Fitted to 1144 times of an H200, to 9 %."""
 
     tiles: ClassVar[dict[tuple[int, int, int, int, int], Launch]] = {
-        (128, 128, 16, 8, 5): Launch(255, 1, 128.7),
-        (128, 64, 16, 8, 6): Launch(168, 1, 113.0),
-        (128, 64, 16, 4, 4): Launch(255, 2, 124.3),
-        (64, 128, 16, 4, 4): Launch(255, 2, 122.0),
-        (64, 64, 16, 4, 4): Launch(168, 3, 123.8),
-        (64, 32, 16, 4, 4): Launch(128, 4, 99.9),
-        (64, 32, 16, 2, 4): Launch(168, 4, 94.6),
-        (32, 64, 16, 4, 4): Launch(128, 4, 99.9),
-        (32, 32, 16, 2, 4): Launch(128, 6, 81.4),
+        (128, 128, 16, 8, 5): Launch(255, 1, 125.0),
+        (128, 64, 16, 8, 6): Launch(255, 1, 125.0),
+        (64, 128, 16, 8, 6): Launch(255, 1, 122.0),
+        (64, 64, 16, 4, 6): Launch(255, 2, 122.0),
+        (64, 32, 16, 4, 5): Launch(128, 3, 105.0),
+        (32, 32, 16, 4, 8): Launch(128, 3, 95.0),
+        (64, 16, 16, 4, 10): Launch(128, 2, 75.0),
+        (32, 16, 16, 4, 17): Launch(128, 2, 60.0),
     }
     clocks = Clocks(12.8, 2912.6, 8.77, 5120.0, 0.306, 12.3)
     line = LINE.value

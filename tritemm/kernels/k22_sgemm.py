@@ -35,7 +35,6 @@ def sgemm_kernel(
     A_ALONG_K: gl.constexpr = A_MAJOR == "N"
     B_ALONG_K: gl.constexpr = B_MAJOR == "T"
     LAYOUT: gl.constexpr = acc_layout(BLOCK_M, BLOCK_N, gl.num_warps(), A_ALONG_K, B_ALONG_K)
-    AHEAD: gl.constexpr = STAGES - 1
     NAME: gl.constexpr = sgemm_kernel.__name__
     ring = make_ring(
         NAME, a_desc, b_desc, M, N, K, B1, parts, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
@@ -47,21 +46,19 @@ def sgemm_kernel(
     ring.start()
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, LAYOUT)
     stage, odd = gl.to_tensor(0), gl.to_tensor(0)
-    next_stage, next_odd = gl.to_tensor(AHEAD), gl.to_tensor(0)
-    before = gl.to_tensor(0)  # not `stage` itself, or Triton takes it for unchanged
+    used, used_odd = gl.to_tensor(STAGES - 1), gl.to_tensor(0)
     for step in range(ring.unit.steps):
         ring.wait(stage, odd)
-        ring.release(before, step)
+        ring.release(used, step)
         for k in gl.static_range(0, BLOCK_K, DEPTH):
             a = fragments(a_tiles, stage + ring.A_FIRST, k, BLOCK_K, A_ALONG_K, 0, LAYOUT)
             b = fragments(b_tiles, stage + ring.B_FIRST, k, BLOCK_K, B_ALONG_K, 1, LAYOUT)
             for j in gl.static_range(DEPTH):
                 acc = gl.fma(a[j][:, None], b[j][None, :], acc)
             if k == 0:  # others have had time to release it
-                ring.fill(next_stage, next_odd, step, AHEAD)
-        before = stage
+                ring.fill(used, used_odd, step)
         stage, odd = next_place(stage, odd, STAGES)
-        next_stage, next_odd = next_place(next_stage, next_odd, STAGES)
+        used, used_odd = next_place(used, used_odd, STAGES)
 
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)

@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
 from ..arch.register_tiles import DmmaTile
 from ..spec import CostHint, Policy, TritonKernel
-from .device.dmma import acc_layout, fragments, in_place, tiles_view
+from .device.dmma import acc_layout, fragments, in_place, tiles_view, unrolled
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import next_place
 from .device.register_ring import finish, make_ring
@@ -35,34 +35,34 @@ def dgemm_kernel(
 ):  # fmt: skip
     A_ALONG_K: gl.constexpr = A_MAJOR == "N"
     B_ALONG_K: gl.constexpr = B_MAJOR == "T"
-    LAYOUT: gl.constexpr = acc_layout(BLOCK_N, gl.num_warps())
-    AHEAD: gl.constexpr = STAGES - 1
+    LAYOUT: gl.constexpr = acc_layout(BLOCK_M, BLOCK_N, gl.num_warps())
+    ROUND: gl.constexpr = unrolled(BLOCK_M, BLOCK_N, gl.num_warps())
     NAME: gl.constexpr = dgemm_kernel.__name__
     ring = make_ring(
         NAME, a_desc, b_desc, M, N, K, B1, parts, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
-        ORDER, GROUP_M, BATCHED, A_ALONG_K, B_ALONG_K,
+        ORDER, GROUP_M, BATCHED, A_ALONG_K, B_ALONG_K, ROUND,
     )  # fmt: skip
     a_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_N, ring.BYTES, 0, A_ALONG_K)
-    b_tiles = tiles_view(ring.whole, BLOCK_N, BLOCK_N, ring.BYTES, 1, B_ALONG_K)
+    b_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_N, ring.BYTES, 1, B_ALONG_K)
 
     ring.start()
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float64, LAYOUT)
     stage, odd = gl.to_tensor(0), gl.to_tensor(0)
-    next_stage, next_odd = gl.to_tensor(AHEAD), gl.to_tensor(0)
+    used, used_odd = gl.to_tensor(STAGES - 1), gl.to_tensor(0)
     ring.wait(stage, odd)
     a, b = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)
-    before = gl.to_tensor(0)  # not `stage` itself, or Triton takes it for unchanged
-    for step in range(ring.unit.steps):
-        ring.release(before, step)
-        before = stage
-        stage, odd = next_place(stage, odd, STAGES)
-        if step < ring.unit.steps - 1:
-            ring.wait(stage, odd)
-        a_next, b_next = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)  # used by a next step
-        acc = mma_v2(a, b, acc)
-        ring.fill(next_stage, next_odd, step, AHEAD)
-        next_stage, next_odd = next_place(next_stage, next_odd, STAGES)
-        a, b = a_next, b_next
+    for first in range(0, ring.unit.steps, ROUND):
+        for j in gl.static_range(ROUND):
+            step = first + j
+            ring.release(used, step)
+            stage, odd = next_place(stage, odd, STAGES)
+            if step < ring.unit.steps - 1:
+                ring.wait(stage, odd)
+            a_next, b_next = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)
+            acc = mma_v2(a, b, acc)
+            ring.fill(used, used_odd, step)
+            used, used_odd = next_place(used, used_odd, STAGES)
+            a, b = a_next, b_next  # used by a next step
     acc = in_place(acc, A_ALONG_K, B_ALONG_K)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)

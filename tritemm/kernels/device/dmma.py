@@ -17,33 +17,41 @@ LINE = gl.constexpr(16)
 
 
 @gluon.constexpr_function
-def warps_of(columns, warps):
-    """Rows and columns of the warps of a tile: each has 32 columns, or all."""
-    across = max(1, columns // 32)
+def warps_of(rows, columns, warps):
+    """Rows and columns of the warps of a tile: each has 32 columns, or what is left of 16 rows."""
+    across = max(1, columns // 32, 16 * warps // rows)
     return warps // across, across
 
 
 @gluon.constexpr_function
-def acc_layout(columns, warps):
-    """The accumulator's, in the instruction's order."""
-    return gl.NVMMADistributedLayout([2, 0], list(warps_of(columns, warps)), [16, 8])
+def unrolled(rows, columns, warps):
+    """Steps of a round: two where a thread has registers for the fragments of both."""
+    return 2 if rows * columns == 1024 * warps else 1
 
 
 @gluon.constexpr_function
-def line_order(lines, columns, warps, side, along_k):
-    """The instruction's bit for each bit of A's (`side` 0) or B's lines; C has so many columns."""
+def acc_layout(rows, columns, warps):
+    """The accumulator's, in the instruction's order."""
+    return gl.NVMMADistributedLayout([2, 0], list(warps_of(rows, columns, warps)), [16, 8])
+
+
+@gluon.constexpr_function
+def line_order(rows, columns, warps, side, along_k):
+    """The instruction's bit for each bit of A's (`side` 0) or B's lines, for C of that size."""
+    bits = (columns if side else rows).bit_length() - 1
     if side == 0:
         first = [2, 0, 1] if along_k else [3, 1, 2, 0]
     else:
-        register = 2 + warps_of(columns, warps)[1].bit_length()  # the first that a thread has more
+        # The first that a thread has more; or of a warp, where no thread has one.
+        register = min(2 + warps_of(rows, columns, warps)[1].bit_length(), bits - 1)
         first = [register, 0, 1, 2] if along_k else [0, 2, register, 1]
-    return first + [i for i in range(lines.bit_length() - 1) if i not in first]
+    return first + [i for i in range(bits) if i not in first]
 
 
 @gluon.constexpr_function
-def tile_layout(lines, columns, warps, side, along_k):
-    """Tiles [lines, LINE] of A in the instruction's order, as TMA puts them; [LINE, lines] of B."""
-    line = [[1 << i, 0] for i in line_order(lines, columns, warps, side, along_k)]
+def tile_layout(rows, columns, warps, side, along_k):
+    """Tiles of A [rows, LINE] in the instruction's order, as TMA puts them; of B [LINE, columns]."""
+    line = [[1 << i, 0] for i in line_order(rows, columns, warps, side, along_k)]
     k = [[0, 1 << i] for i in range(4)]
     inner, outer = (k, line) if along_k else (line, k + line[4:])
     # TMA exchanges pieces of 16 bytes of a line by the three lowest bits of its number.
@@ -54,12 +62,12 @@ def tile_layout(lines, columns, warps, side, along_k):
 
 
 @gluon.jit
-def tiles_view(memory, LINES: gl.constexpr, COLUMNS: gl.constexpr, BYTES: gl.constexpr,
+def tiles_view(memory, ROWS: gl.constexpr, COLUMNS: gl.constexpr, BYTES: gl.constexpr,
                SIDE: gl.constexpr, ALONG_K: gl.constexpr):  # fmt: skip
-    """Memory, of so many `BYTES`, as tiles of A (`SIDE` 0) or of B, of a C of so many columns."""
-    LAYOUT: gl.constexpr = tile_layout(LINES, COLUMNS, gl.num_warps(), SIDE, ALONG_K)
-    COUNT: gl.constexpr = BYTES // (8 * LINES * LINE)
-    SIZES: gl.constexpr = (COUNT, LINE, LINES) if SIDE else (COUNT, LINES, LINE)
+    """Memory, of so many `BYTES`, as tiles of A (`SIDE` 0) or of B, for C of that size."""
+    LAYOUT: gl.constexpr = tile_layout(ROWS, COLUMNS, gl.num_warps(), SIDE, ALONG_K)
+    COUNT: gl.constexpr = BYTES // (8 * LINE * (COLUMNS if SIDE else ROWS))
+    SIZES: gl.constexpr = (COUNT, LINE, COLUMNS) if SIDE else (COUNT, ROWS, LINE)
     return reinterpret(memory, gl.float64, SIZES, LAYOUT)
 
 
@@ -75,7 +83,7 @@ def fragments(a_tiles, b_tiles, ring, stage, ACC: gl.constexpr):
 def _bits(rows, columns, warps, a_along_k, b_along_k):
     """For each bit of a place in C the bit in the instruction, highest first, and rows' first."""
     m = line_order(rows, columns, warps, 0, a_along_k)
-    n = line_order(columns, columns, warps, 1, b_along_k)
+    n = line_order(rows, columns, warps, 1, b_along_k)
     down = [len(m) - 1 - bit for bit in reversed(m)]
     return down + [len(m) + len(n) - 1 - bit for bit in reversed(n)]
 

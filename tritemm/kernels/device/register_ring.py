@@ -1,8 +1,8 @@
 """A ring of stages that TMA fills and all warps of a program read into registers, for one tile.
 
 TMA and barriers are PTX, which Triton doesn't see: it would have all threads wait around each. A
-warp that has used a stage arrives at its `empty` barrier, for which the first warp waits before it
-has the stage filled again.
+warp that has used a stage arrives at its `empty` barrier, for which one of them waits before it has
+the stage filled again. Each stage has such a warp, since one alone would be behind the others.
 
 The stages of the operand with the larger tile come first, so that the other's begin at a multiple
 of its size; the barriers lie behind them, in room up to a whole tile: views consist of these.
@@ -41,11 +41,12 @@ class RegisterRing:
     LOAD: gl.constexpr
 
     @gluon.jit
-    def fill(self, stage, odd, step, AHEAD: gl.constexpr):
-        """Have `stage` filled with the unit's step that is `AHEAD` of `step`, if it has so many."""
+    def fill(self, stage, odd, step):
+        """Have `stage`, used in the step before `step`, filled for a later one, if there is one."""
         unit = self.unit
-        more = (step < unit.steps - AHEAD).to(gl.int32)
-        k = (unit.first + step + AHEAD) * self.BLOCK_K
+        step += self.STAGES - 1
+        more = (step < unit.steps).to(gl.int32)
+        k = (unit.first + step) * self.BLOCK_K
         place = (stage, odd ^ 1, unit.row, unit.col, k, more)
         asm(self.LOAD, place + (self.memory + self.BARRIERS, self.memory) + self.batch)
 
@@ -53,7 +54,7 @@ class RegisterRing:
     def start(self):
         """Have all stages but one filled."""
         for i in gl.static_range(self.STAGES - 1):
-            self.fill(gl.to_tensor(i), gl.to_tensor(0), i, 0)
+            self.fill(gl.to_tensor(i), gl.to_tensor(0), i - (self.STAGES - 1))
 
     @gluon.jit
     def wait(self, stage, odd):
@@ -62,7 +63,7 @@ class RegisterRing:
 
     @gluon.jit
     def release(self, stage, step):
-        """Each warp arrives once, having used what it read of `stage`, the one before this step's.
+        """Each warp arrives once, having used what it read of `stage` in the step before, if any.
 
         Not in the step that reads it: an arrival overtakes loads that are under way, and TMA would
         write what is still to be read.
@@ -82,19 +83,22 @@ class RegisterRing:
 def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: gl.constexpr,
               BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
               ORDER: gl.constexpr, GROUP_M: gl.constexpr, BATCHED: gl.constexpr,
-              A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr):  # fmt: skip
+              A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr,
+              ROUND: gl.constexpr = 1):  # fmt: skip
     """The ring of the kernel of that name, whose first arguments are the descriptors.
 
-    Of the programs, those with the first parts of all tiles come first.
+    Of the programs, those with the first parts of all tiles come first. The steps of each are a
+    multiple of `ROUND`: behind K operands are zero.
     """
     tiles = gl.num_programs(0) // parts
     tile, split = gl.program_id(0) % tiles, gl.program_id(0) // tiles
     pid, b0, b1 = split_batch(tile, M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
     pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
     row, col = pid_m * BLOCK_M, pid_n * BLOCK_N
-    steps = gl.cdiv(K, BLOCK_K)
+    steps = gl.cdiv(K, ROUND * BLOCK_K)
     first = steps * split // parts
-    steps = steps * (split + 1) // parts - first
+    steps = (steps * (split + 1) // parts - first) * ROUND
+    first *= ROUND
 
     SIZE: gl.constexpr = a_desc.dtype.primitive_bitwidth // 8
     A_BYTES: gl.constexpr = BLOCK_M * BLOCK_K * SIZE
@@ -105,7 +109,7 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
     LARGER: gl.constexpr = max(A_BYTES, B_BYTES)
     ROOM: gl.constexpr = (BYTES // LARGER + 1) * LARGER
     LOAD: gl.constexpr = load_text(
-        KERNEL, BATCHED, STAGES, BLOCK_M, BLOCK_N, A_BYTES, B_BYTES, A_AT, B_AT,
+        KERNEL, gl.num_warps(), BATCHED, STAGES, BLOCK_M, BLOCK_N, A_BYTES, B_BYTES, A_AT, B_AT,
         A_ALONG_K, B_ALONG_K, a_desc.block_type.nbytes, b_desc.block_type.nbytes,
     )  # fmt: skip
     whole = allocate(ROOM)
@@ -125,18 +129,20 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
 
 
 @gluon.constexpr_function
-def load_text(kernel, batched, stages, block_m, block_n, a_bytes, b_bytes, a_first, b_first,
+def load_text(kernel, warps, batched, stages, block_m, block_n, a_bytes, b_bytes, a_first, b_first,
               a_along_k, b_along_k, a_box, b_box):  # fmt: skip
-    """The first warp has a stage filled, once it is free: `asm` of 8 operands, or of 12.
+    """The warp of a stage has it filled, once it is free: `asm` of 8 operands, or of 12.
 
     $1 stage, $2 parity, $3 row, $4 column, $5 k, $6 whether at all, $7 barriers, $8 memory; of a
     batch $9 and $10 its indices for A, $11 and $12 those for B. `first` is where the first of A's
     tiles is, or of B's, of so many bytes, which come in boxes of as many, side by side across K.
     """
     text = [
-        """.reg .pred skip, done, one; .reg .b32 thread, who, full, at, line; .reg .b64 map;
-        mov.u32 thread, %tid.x;
-        setp.ge.u32 skip, thread, 32;
+        f""".reg .pred skip, done, one; .reg .b32 warp, mine, who, full, at, line; .reg .b64 map;
+        mov.u32 warp, %tid.x;
+        shr.u32 warp, warp, 5;
+        and.b32 mine, $1, {warps - 1};
+        setp.ne.u32 skip, warp, mine;
         setp.eq.or.u32 skip, $6, 0, skip;
         elect.sync who|one, -1;
         not.pred one, one;
