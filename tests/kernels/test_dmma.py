@@ -130,5 +130,5 @@ def test_refusals():
     asked = fp64(256, 256, 256)
     assert "the tile is (64, 64, 32, 4, 4)" in why_not(DGEMM, asked, Config(64, 64, 32, 4, 4))
     assert "K = 256 has 16 steps" in why_not(
-        DGEMM, asked, Config(64, 64, 16, 4, 4, "grouped", 8, SPLIT_K=17)
+        DGEMM, asked, Config(64, 64, 16, 4, 6, "grouped", 8, SPLIT_K=17)
     )

@@ -50,7 +50,7 @@ def line_order(rows, columns, warps, side, along_k):
 
 @gluon.constexpr_function
 def tile_layout(rows, columns, warps, side, along_k):
-    """Tiles of A [rows, LINE] in the instruction's order, as TMA puts them; of B [LINE, columns]."""
+    """Tiles of A [rows, LINE], as TMA puts them, in the instruction's order; of B [LINE, columns]"""
     line = [[1 << i, 0] for i in line_order(rows, columns, warps, side, along_k)]
     k = [[0, 1 << i] for i in range(4)]
     inner, outer = (k, line) if along_k else (line, k + line[4:])
