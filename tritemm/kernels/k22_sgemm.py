@@ -38,7 +38,7 @@ def sgemm_kernel(
     NAME: gl.constexpr = sgemm_kernel.__name__
     ring = make_ring(
         NAME, a_desc, b_desc, M, N, K, B1, parts, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
-        ORDER, GROUP_M, BATCHED, A_ALONG_K, B_ALONG_K,
+        ORDER, GROUP_M, SPLIT, BATCHED, A_ALONG_K, B_ALONG_K,
     )  # fmt: skip
     a_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_K, ring.BYTES, A_ALONG_K)
     b_tiles = tiles_view(ring.whole, BLOCK_N, BLOCK_K, ring.BYTES, B_ALONG_K)
@@ -56,7 +56,7 @@ def sgemm_kernel(
             for j in gl.static_range(DEPTH):
                 acc = gl.fma(a[j][:, None], b[j][None, :], acc)
             if k == 0:  # others have had time to release it
-                ring.fill(used, used_odd, step)
+                ring.fill(used, used_odd, step + STAGES - 1)
         stage, odd = next_place(stage, odd, STAGES)
         used, used_odd = next_place(used, used_odd, STAGES)
 

@@ -40,7 +40,7 @@ def dgemm_kernel(
     NAME: gl.constexpr = dgemm_kernel.__name__
     ring = make_ring(
         NAME, a_desc, b_desc, M, N, K, B1, parts, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
-        ORDER, GROUP_M, BATCHED, A_ALONG_K, B_ALONG_K, ROUND,
+        ORDER, GROUP_M, SPLIT, BATCHED, A_ALONG_K, B_ALONG_K, ROUND,
     )  # fmt: skip
     a_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_N, ring.BYTES, 0, A_ALONG_K)
     b_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_N, ring.BYTES, 1, B_ALONG_K)
@@ -60,7 +60,7 @@ def dgemm_kernel(
                 ring.wait(stage, odd)
             a_next, b_next = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)
             acc = mma_v2(a, b, acc)
-            ring.fill(used, used_odd, step)
+            ring.fill(used, used_odd, step + STAGES - 1)
             used, used_odd = next_place(used, used_odd, STAGES)
             a, b = a_next, b_next  # used by a next step
     acc = in_place(acc, A_ALONG_K, B_ALONG_K)

@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from .language import Value, aggregate, barrier
-from .ptx import asm, barrier_init, barrier_wait
+from .ptx import asm, barrier_wait
 from .raster import raster, split_batch
 from .scheduler import Unit
 from .split_k import arrive_last
@@ -42,9 +42,8 @@ class RegisterRing:
 
     @gluon.jit
     def fill(self, stage, odd, step):
-        """Have `stage`, used in the step before `step`, filled for a later one, if there is one."""
+        """Have `stage` filled with that step of the unit, if it has so many."""
         unit = self.unit
-        step += self.STAGES - 1
         more = (step < unit.steps).to(gl.int32)
         k = (unit.first + step) * self.BLOCK_K
         place = (stage, odd ^ 1, unit.row, unit.col, k, more)
@@ -52,9 +51,14 @@ class RegisterRing:
 
     @gluon.jit
     def start(self):
-        """Have all stages but one filled."""
-        for i in gl.static_range(self.STAGES - 1):
-            self.fill(gl.to_tensor(i), gl.to_tensor(0), i - (self.STAGES - 1))
+        """Have all stages but one filled; each warp asks for those that are its own."""
+        AHEAD: gl.constexpr = self.STAGES - 1
+        warp = gl.inline_asm_elementwise(
+            "mov.u32 $0, %tid.x; shr.u32 $0, $0, 5;", "=r", [], gl.int32, is_pure=True, pack=1
+        )
+        for i in gl.static_range(0, AHEAD, gl.num_warps()):
+            stage = i + warp
+            self.fill(stage, gl.to_tensor(0), gl.where(stage < AHEAD, stage, self.unit.steps))
 
     @gluon.jit
     def wait(self, stage, odd):
@@ -82,23 +86,24 @@ class RegisterRing:
 @gluon.jit
 def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: gl.constexpr,
               BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-              ORDER: gl.constexpr, GROUP_M: gl.constexpr, BATCHED: gl.constexpr,
-              A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr,
+              ORDER: gl.constexpr, GROUP_M: gl.constexpr, SPLIT: gl.constexpr,
+              BATCHED: gl.constexpr, A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr,
               ROUND: gl.constexpr = 1):  # fmt: skip
     """The ring of the kernel of that name, whose first arguments are the descriptors.
 
     Of the programs, those with the first parts of all tiles come first. The steps of each are a
     multiple of `ROUND`: behind K operands are zero.
     """
-    tiles = gl.num_programs(0) // parts
-    tile, split = gl.program_id(0) % tiles, gl.program_id(0) // tiles
+    tile, split, first, steps = gl.program_id(0), 0, 0, gl.cdiv(K, ROUND * BLOCK_K)
+    if SPLIT:  # or without divisions, for which a program would wait
+        tiles = gl.num_programs(0) // parts
+        tile, split = tile % tiles, tile // tiles
+        first = steps * split // parts
+        steps = steps * (split + 1) // parts - first
+    first, steps = first * ROUND, steps * ROUND
     pid, b0, b1 = split_batch(tile, M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
     pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
     row, col = pid_m * BLOCK_M, pid_n * BLOCK_N
-    steps = gl.cdiv(K, ROUND * BLOCK_K)
-    first = steps * split // parts
-    steps = (steps * (split + 1) // parts - first) * ROUND
-    first *= ROUND
 
     SIZE: gl.constexpr = a_desc.dtype.primitive_bitwidth // 8
     A_BYTES: gl.constexpr = BLOCK_M * BLOCK_K * SIZE
@@ -114,7 +119,7 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
     )  # fmt: skip
     whole = allocate(ROOM)
     memory = shared_memory()
-    barrier_init(memory + BYTES, STAGES, gl.num_warps(), 0)
+    asm(init_text(STAGES, gl.num_warps()), (memory + BYTES,))
     barrier()
     batch = ()
     if BATCHED:  # a broadcast batch has extent 1
@@ -126,6 +131,20 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
         whole, memory, unit, batch, STAGES, BLOCK_K, ROOM, A_AT // A_BYTES, B_AT // B_BYTES,
         BYTES, LOAD,
     )  # fmt: skip
+
+
+@gluon.constexpr_function
+def init_text(stages, warps):
+    """Lanes side by side make the barriers at $1: those of one arrival, then those of all warps."""
+    return f""".reg .pred skip, full; .reg .b32 thread, at, arrivals;
+        mov.u32 thread, %tid.x;
+        setp.ge.u32 skip, thread, {2 * stages};
+        @skip bra ready;
+        setp.lt.u32 full, thread, {stages};
+        selp.b32 arrivals, 1, {warps}, full;
+        mad.lo.u32 at, thread, 8, $1;
+        mbarrier.init.shared::cta.b64 [at], arrivals;
+        ready: fence.mbarrier_init.release.cluster;"""
 
 
 @gluon.constexpr_function
