@@ -55,7 +55,7 @@ def sgemm_kernel(
             b = fragments(b_tiles, stage + ring.B_FIRST, k, BLOCK_K, B_ALONG_K, 1, LAYOUT)
             for j in gl.static_range(DEPTH):
                 acc = gl.fma(a[j][:, None], b[j][None, :], acc)
-            if k == 0:  # others have had time to release it
+            if k == BLOCK_K - DEPTH:  # others have had time to release it
                 ring.fill(used, used_odd, step + STAGES - 1)
         stage, odd = next_place(stage, odd, STAGES)
         used, used_odd = next_place(used, used_odd, STAGES)

@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from .language import Value, aggregate, barrier
-from .ptx import asm, barrier_wait
+from .ptx import asm, barrier_init, barrier_wait
 from .raster import raster, split_batch
 from .scheduler import Unit
 from .split_k import arrive_last
@@ -119,7 +119,7 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
     )  # fmt: skip
     whole = allocate(ROOM)
     memory = shared_memory()
-    asm(init_text(STAGES, gl.num_warps()), (memory + BYTES,))
+    barrier_init(memory + BYTES, STAGES, gl.num_warps(), 0)
     barrier()
     batch = ()
     if BATCHED:  # a broadcast batch has extent 1
@@ -131,20 +131,6 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
         whole, memory, unit, batch, STAGES, BLOCK_K, ROOM, A_AT // A_BYTES, B_AT // B_BYTES,
         BYTES, LOAD,
     )  # fmt: skip
-
-
-@gluon.constexpr_function
-def init_text(stages, warps):
-    """Lanes side by side make the barriers at $1: those of one arrival, then those of all warps."""
-    return f""".reg .pred skip, full; .reg .b32 thread, at, arrivals;
-        mov.u32 thread, %tid.x;
-        setp.ge.u32 skip, thread, {2 * stages};
-        @skip bra ready;
-        setp.lt.u32 full, thread, {stages};
-        selp.b32 arrivals, 1, {warps}, full;
-        mad.lo.u32 at, thread, 8, $1;
-        mbarrier.init.shared::cta.b64 [at], arrivals;
-        ready: fence.mbarrier_init.release.cluster;"""
 
 
 @gluon.constexpr_function
