@@ -46,19 +46,18 @@ def sgemm_kernel(
     ring.start()
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, LAYOUT)
     stage, odd = gl.to_tensor(0), gl.to_tensor(0)
-    used, used_odd = gl.to_tensor(STAGES - 1), gl.to_tensor(0)
+    last, last_odd = gl.to_tensor(STAGES - 2), gl.to_tensor(0)
     for step in range(ring.unit.steps):
+        ring.fill(last, last_odd, step + STAGES - 2)  # used two steps ago, so it is free by now
+        last, last_odd = next_place(last, last_odd, STAGES)
+        ring.release(last, step)
         ring.wait(stage, odd)
-        ring.release(used, step)
         for k in gl.static_range(0, BLOCK_K, DEPTH):
             a = fragments(a_tiles, stage + ring.A_FIRST, k, BLOCK_K, A_ALONG_K, 0, LAYOUT)
             b = fragments(b_tiles, stage + ring.B_FIRST, k, BLOCK_K, B_ALONG_K, 1, LAYOUT)
             for j in gl.static_range(DEPTH):
                 acc = gl.fma(a[j][:, None], b[j][None, :], acc)
-            if k == BLOCK_K - DEPTH:  # others have had time to release it
-                ring.fill(used, used_odd, step + STAGES - 1)
         stage, odd = next_place(stage, odd, STAGES)
-        used, used_odd = next_place(used, used_odd, STAGES)
 
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)

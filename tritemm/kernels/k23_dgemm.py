@@ -48,20 +48,20 @@ def dgemm_kernel(
     ring.start()
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float64, LAYOUT)
     stage, odd = gl.to_tensor(0), gl.to_tensor(0)
-    used, used_odd = gl.to_tensor(STAGES - 1), gl.to_tensor(0)
+    last, last_odd = gl.to_tensor(STAGES - 2), gl.to_tensor(0)
     ring.wait(stage, odd)
     a, b = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)
     for first in range(0, ring.unit.steps, ROUND):
         for j in gl.static_range(ROUND):
             step = first + j
-            ring.release(used, step)
+            ring.fill(last, last_odd, step + STAGES - 2)  # used two steps ago: it is free by now
+            last, last_odd = next_place(last, last_odd, STAGES)
+            ring.release(last, step)
             stage, odd = next_place(stage, odd, STAGES)
             if step < ring.unit.steps - 1:
                 ring.wait(stage, odd)
             a_next, b_next = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)
             acc = mma_v2(a, b, acc)
-            ring.fill(used, used_odd, step + STAGES - 1)
-            used, used_odd = next_place(used, used_odd, STAGES)
             a, b = a_next, b_next  # used by a next step
     acc = in_place(acc, A_ALONG_K, B_ALONG_K)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)

@@ -51,8 +51,8 @@ class RegisterRing:
 
     @gluon.jit
     def start(self):
-        """Have all stages but one filled; each warp asks for those that are its own."""
-        AHEAD: gl.constexpr = self.STAGES - 1
+        """Have all stages but two filled; each warp asks for those that are its own."""
+        AHEAD: gl.constexpr = self.STAGES - 2
         warp = gl.inline_asm_elementwise(
             "mov.u32 $0, %tid.x; shr.u32 $0, $0, 5;", "=r", [], gl.int32, is_pure=True, pack=1
         )
