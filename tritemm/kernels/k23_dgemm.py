@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
 from ..arch.register_tiles import DmmaTile
 from ..spec import CostHint, Policy, TritonKernel
-from .device.dmma import acc_layout, fragments, in_place, tiles_view, unrolled
+from .device.dmma import acc_layout, fragment, in_place, pieces, tiles_view
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import next_place
 from .device.register_ring import finish, make_ring
@@ -35,34 +35,43 @@ def dgemm_kernel(
 ):  # fmt: skip
     A_ALONG_K: gl.constexpr = A_MAJOR == "N"
     B_ALONG_K: gl.constexpr = B_MAJOR == "T"
-    LAYOUT: gl.constexpr = acc_layout(BLOCK_M, BLOCK_N, gl.num_warps())
-    ROUND: gl.constexpr = unrolled(BLOCK_M, BLOCK_N, gl.num_warps())
+    PIECES: gl.constexpr = pieces(BLOCK_M, BLOCK_N, gl.num_warps())
+    ROWS: gl.constexpr = BLOCK_M // PIECES
+    LAYOUT: gl.constexpr = acc_layout(ROWS, BLOCK_N, gl.num_warps())
     NAME: gl.constexpr = dgemm_kernel.__name__
     ring = make_ring(
         NAME, a_desc, b_desc, M, N, K, B1, parts, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
-        ORDER, GROUP_M, SPLIT, BATCHED, A_ALONG_K, B_ALONG_K, ROUND,
+        ORDER, GROUP_M, SPLIT, BATCHED, A_ALONG_K, B_ALONG_K,
     )  # fmt: skip
-    a_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_N, ring.BYTES, 0, A_ALONG_K)
-    b_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_N, ring.BYTES, 1, B_ALONG_K)
+    a_tiles = tiles_view(ring.whole, ROWS, BLOCK_N, ring.BYTES, 0, A_ALONG_K)
+    b_tiles = tiles_view(ring.whole, ROWS, BLOCK_N, ring.BYTES, 1, B_ALONG_K)
 
     ring.start()
-    acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float64, LAYOUT)
+    acc = gl.zeros([ROWS, BLOCK_N], gl.float64, LAYOUT)
     stage, odd = gl.to_tensor(0), gl.to_tensor(0)
     last, last_odd = gl.to_tensor(STAGES - 2), gl.to_tensor(0)
     ring.wait(stage, odd)
-    a, b = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)
-    for first in range(0, ring.unit.steps, ROUND):
-        for j in gl.static_range(ROUND):
-            step = first + j
-            ring.fill(last, last_odd, step + STAGES - 2)  # used two steps ago: it is free by now
-            last, last_odd = next_place(last, last_odd, STAGES)
-            ring.release(last, step)
-            stage, odd = next_place(stage, odd, STAGES)
-            if step < ring.unit.steps - 1:
-                ring.wait(stage, odd)
-            a_next, b_next = fragments(a_tiles, b_tiles, ring, stage, LAYOUT)
-            acc = mma_v2(a, b, acc)
-            a, b = a_next, b_next  # used by a next step
+    a = fragment(a_tiles, (stage + ring.A_FIRST) * PIECES, 0, LAYOUT)
+    b = fragment(b_tiles, stage + ring.B_FIRST, 1, LAYOUT)
+    if PIECES == 2:
+        upper = mma_v2(a, b, acc)
+        a = fragment(a_tiles, (stage + ring.A_FIRST) * 2 + 1, 0, LAYOUT)
+    for step in range(ring.unit.steps - 1):
+        ring.fill(last, last_odd, step + STAGES - 2)  # used two steps ago, so it is free by now
+        last, last_odd = next_place(last, last_odd, STAGES)
+        ring.release(last, step)
+        stage, odd = next_place(stage, odd, STAGES)
+        ring.wait(stage, odd)
+        a_next = fragment(a_tiles, (stage + ring.A_FIRST) * PIECES, 0, LAYOUT)
+        b_next = fragment(b_tiles, stage + ring.B_FIRST, 1, LAYOUT)
+        acc = mma_v2(a, b, acc)
+        if PIECES == 2:  # those of the next step have free registers, and time
+            upper = mma_v2(a_next, b_next, upper)
+            a_next = fragment(a_tiles, (stage + ring.A_FIRST) * 2 + 1, 0, LAYOUT)
+        a, b = a_next, b_next
+    acc = mma_v2(a, b, acc)
+    if PIECES == 2:
+        acc = gl.reshape(gl.permute(gl.join(upper, acc), [2, 0, 1]), [BLOCK_M, BLOCK_N])
     acc = in_place(acc, A_ALONG_K, B_ALONG_K)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)

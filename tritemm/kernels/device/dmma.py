@@ -24,9 +24,9 @@ def warps_of(rows, columns, warps):
 
 
 @gluon.constexpr_function
-def unrolled(rows, columns, warps):
-    """Steps of a round: two where a thread has registers for the fragments of both."""
-    return 2 if rows * columns == 1024 * warps else 1
+def pieces(rows, columns, warps):
+    """Into how many pieces a tile's rows are cut: two if a warp has 32 rows or more."""
+    return 2 if rows >= 32 * warps_of(rows, columns, warps)[0] else 1
 
 
 @gluon.constexpr_function
@@ -50,7 +50,7 @@ def line_order(rows, columns, warps, side, along_k):
 
 @gluon.constexpr_function
 def tile_layout(rows, columns, warps, side, along_k):
-    """Tiles of A [rows, LINE], as TMA puts them, in the instruction's order; of B [LINE, columns]"""
+    """Tiles of A [rows, LINE], or of B [LINE, columns], in the order of the instruction."""
     line = [[1 << i, 0] for i in line_order(rows, columns, warps, side, along_k)]
     k = [[0, 1 << i] for i in range(4)]
     inner, outer = (k, line) if along_k else (line, k + line[4:])
@@ -72,11 +72,9 @@ def tiles_view(memory, ROWS: gl.constexpr, COLUMNS: gl.constexpr, BYTES: gl.cons
 
 
 @gluon.jit
-def fragments(a_tiles, b_tiles, ring, stage, ACC: gl.constexpr):
-    """What warps multiply of a stage: those of A and of B."""
-    a = a_tiles.index(stage + ring.A_FIRST).load(gl.DotOperandLayout(0, ACC, 1))
-    b = b_tiles.index(stage + ring.B_FIRST).load(gl.DotOperandLayout(1, ACC, 1))
-    return a, b
+def fragment(tiles, index, SIDE: gl.constexpr, ACC: gl.constexpr):
+    """What warps multiply of a tile of A (`SIDE` 0) or of B."""
+    return tiles.index(index).load(gl.DotOperandLayout(SIDE, ACC, 1))
 
 
 @gluon.constexpr_function

@@ -87,20 +87,17 @@ class RegisterRing:
 def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: gl.constexpr,
               BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
               ORDER: gl.constexpr, GROUP_M: gl.constexpr, SPLIT: gl.constexpr,
-              BATCHED: gl.constexpr, A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr,
-              ROUND: gl.constexpr = 1):  # fmt: skip
+              BATCHED: gl.constexpr, A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr):  # fmt: skip
     """The ring of the kernel of that name, whose first arguments are the descriptors.
 
-    Of the programs, those with the first parts of all tiles come first. The steps of each are a
-    multiple of `ROUND`: behind K operands are zero.
+    Of the programs, those with the first parts of all tiles come first.
     """
-    tile, split, first, steps = gl.program_id(0), 0, 0, gl.cdiv(K, ROUND * BLOCK_K)
+    tile, split, first, steps = gl.program_id(0), 0, 0, gl.cdiv(K, BLOCK_K)
     if SPLIT:  # or without divisions, for which a program would wait
         tiles = gl.num_programs(0) // parts
         tile, split = tile % tiles, tile // tiles
         first = steps * split // parts
         steps = steps * (split + 1) // parts - first
-    first, steps = first * ROUND, steps * ROUND
     pid, b0, b1 = split_batch(tile, M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
     pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
     row, col = pid_m * BLOCK_M, pid_n * BLOCK_N
