@@ -65,7 +65,7 @@ def dgemm_kernel(
         a_next = fragment(a_tiles, (stage + ring.A_FIRST) * PIECES, 0, LAYOUT)
         b_next = fragment(b_tiles, stage + ring.B_FIRST, 1, LAYOUT)
         acc = mma_v2(a, b, acc)
-        if PIECES == 2:  # those of the next step have free registers, and time
+        if PIECES == 2:  # whose fragments are loaded beside the DMMA above
             upper = mma_v2(a_next, b_next, upper)
             a_next = fragment(a_tiles, (stage + ring.A_FIRST) * 2 + 1, 0, LAYOUT)
         a, b = a_next, b_next
