@@ -37,14 +37,14 @@ def dgemm_kernel(
     B_ALONG_K: gl.constexpr = B_MAJOR == "T"
     PIECES: gl.constexpr = pieces(BLOCK_M, BLOCK_N, gl.num_warps())
     ROWS: gl.constexpr = BLOCK_M // PIECES
-    LAYOUT: gl.constexpr = acc_layout(ROWS, BLOCK_N, gl.num_warps())
+    LAYOUT: gl.constexpr = acc_layout(BLOCK_M, BLOCK_N, gl.num_warps())
     NAME: gl.constexpr = dgemm_kernel.__name__
     ring = make_ring(
         NAME, a_desc, b_desc, M, N, K, B1, parts, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
         ORDER, GROUP_M, SPLIT, BATCHED, A_ALONG_K, B_ALONG_K,
     )  # fmt: skip
     a_tiles = tiles_view(ring.whole, ROWS, BLOCK_N, ring.BYTES, 0, A_ALONG_K)
-    b_tiles = tiles_view(ring.whole, ROWS, BLOCK_N, ring.BYTES, 1, B_ALONG_K)
+    b_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_N, ring.BYTES, 1, B_ALONG_K)
 
     ring.start()
     acc = gl.zeros([ROWS, BLOCK_N], gl.float64, LAYOUT)
