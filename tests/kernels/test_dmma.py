@@ -76,7 +76,7 @@ def of_instruction(order, place):
 def in_memory(side, rows, columns, warps, along_k):
     """(line, k) of the instruction, and number of the element in shared memory."""
     lines = columns if side else rows
-    layout = dmma.tile_layout(lines, columns, warps, side, along_k)
+    layout = dmma.tile_layout(rows, columns, warps, side, along_k)
     found = {}
     for number in range(16 * lines):
         place = [0, 0]
@@ -90,14 +90,20 @@ def in_memory(side, rows, columns, warps, along_k):
 TILES = list(itertools.product(DmmaTile.tiles, (0, 1), (True, False)))
 
 
+def sizes(tile, side):
+    """Rows, columns and warps: of B's tile those of C's, and of A's those of a piece of its rows."""
+    rows, columns, _, warps, _ = tile
+    return rows // (1 if side else dmma.pieces(rows, columns, warps)), columns, warps
+
+
 @pytest.mark.host
 @pytest.mark.once
 @pytest.mark.parametrize(("tile", "side", "along_k"), TILES, ids=str)
 def test_tiles_are_read_where_tma_puts_them(tile, side, along_k):
     """Lines of 128 bytes, in which pieces of 16 are exchanged by the line's number."""
-    rows, columns, _, warps, _ = tile
+    rows, columns, warps = sizes(tile, side)
     found = in_memory(side, rows, columns, warps, along_k)
-    lines = dmma.line_order(columns if side else rows, columns, warps, side, along_k)
+    lines = dmma.line_order(rows, columns, warps, side, along_k)
     for line, k in itertools.product(range(columns if side else rows), range(16)):
         if along_k:
             at = 16 * line + (((k // 2) ^ (line % 8)) * 2 + k % 2)
@@ -111,7 +117,7 @@ def test_tiles_are_read_where_tma_puts_them(tile, side, along_k):
 @pytest.mark.parametrize(("tile", "side", "along_k"), TILES, ids=str)
 def test_lanes_that_read_at_once_read_from_all_banks(tile, side, along_k):
     """16 lanes 8 bytes each; or 8 of them 16 bytes, which are registers side by side."""
-    rows, columns, _, warps, _ = tile
+    rows, columns, warps = sizes(tile, side)
     found = in_memory(side, rows, columns, warps, along_k)
     wide = side == 0 and found[8, 0] == 1
     assert wide == (side == 0 and not along_k)
