@@ -91,7 +91,7 @@ TILES = list(itertools.product(DmmaTile.tiles, (0, 1), (True, False)))
 
 
 def sizes(tile, side):
-    """Rows, columns and warps: of B's tile those of C's, and of A's those of a piece of its rows."""
+    """Rows, columns and warps: those of C for B's tile, and for A's those of a piece of rows."""
     rows, columns, _, warps, _ = tile
     return rows // (1 if side else dmma.pieces(rows, columns, warps)), columns, warps
 
