@@ -293,7 +293,7 @@ class TestBatchInvariant:
     @staticmethod
     def order(choice):
         config, asked = choice.config, choice.problem
-        if questions.one_order(asked):
+        if questions.parts_of(asked):
             assert choice.kernel.limits.tile.warpgroups
             assert is_wgmma(config.view(asked), config)
             return "wgmma", config.PARTS, config.SPLIT_K in (1, config.PARTS)

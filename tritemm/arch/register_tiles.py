@@ -139,7 +139,7 @@ class RegisterTile(Tile):
     @classmethod
     def configs(cls, problem: Problem) -> tuple[Config, ...]:
         """The one that is expected to take the least time."""
-        return _least(problem, cls, SPLITS)
+        return _least(problem, cls)
 
     @classmethod
     def whole(cls, problem: Problem, parts: int) -> tuple[Config, ...]:
@@ -152,10 +152,10 @@ class RegisterTile(Tile):
         needs_all = (*needs, launchable(cls.configs))
         return Limits(cls.configs, needs_all, cls, dtype=dtype, ordered=cls.whole)
 
-    @classmethod
-    def suits(cls, problem: Problem) -> bool:
-        """Whether it is no product with a vector."""
-        return cls.multiplied(problem) is None and min(problem.M, problem.N) > 1
+
+def suits(problem: Problem) -> bool:
+    """Whether it is no product with a vector."""
+    return min(problem.M, problem.N) > 1
 
 
 _HAS_REGISTERS = Constraint(
@@ -165,9 +165,7 @@ _HAS_REGISTERS = Constraint(
 
 
 @once_per(lambda p: (p.M, p.N, p.K, p.batches, p.device.sms))
-def _least(
-    problem: Problem, family: type[RegisterTile], splits: tuple[int, ...]
-) -> tuple[Config, ...]:
+def _least(problem: Problem, family: type[RegisterTile], splits=SPLITS) -> tuple[Config, ...]:
     found: list[tuple[float, int, Config]] = []
     for tile, launch in family.tiles.items():
         for split in splits:

@@ -297,17 +297,15 @@ def _is_modest(problem: Problem, pack: str) -> bool:
 
 
 def rungs_in_order(problem: Problem, rungs: Sequence[Kernel], named: bool = False) -> list[Kernel]:
-    """Rungs whose sums have the `one_order`, the highest first; if not `named`, auto's.
+    """Rungs whose sums have K's order, the highest first; if not `named`, auto's.
 
     Of 16-bit operands these are all of WGMMA. Of others they are those that suit, and those that
     are `ordered`: a vector suits `gemv` better, but that adds up in another order.
     """
-
-    def able(rung: Kernel) -> bool:
-        limits, policy, narrow = rung.limits, rung.policy, problem.itemsize == 2
-        if not (limits.in_order or limits.ordered) or (narrow and not limits.tile.warpgroups):
-            return False
-        suits = narrow or limits.ordered or policy.suits(problem)
-        return named or bool(policy.auto and suits)
-
-    return [rung for rung in reversed(rungs) if able(rung)]
+    some = [r for r in reversed(rungs) if r.limits.in_order or r.limits.ordered]
+    if narrow := problem.itemsize == 2:
+        some = [r for r in some if r.limits.tile.warpgroups]
+    if named:
+        return some
+    suiting = (r for r in some if narrow or r.limits.ordered or r.policy.suits(problem))
+    return [r for r in suiting if r.policy.auto]
