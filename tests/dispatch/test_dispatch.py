@@ -293,7 +293,7 @@ class TestBatchInvariant:
     @staticmethod
     def order(choice):
         config, asked = choice.config, choice.problem
-        if questions.one_order(asked):
+        if questions.parts_of(asked):
             assert choice.kernel.limits.tile.warpgroups
             assert is_wgmma(config.view(asked), config)
             return "wgmma", config.PARTS, config.SPLIT_K in (1, config.PARTS)
@@ -324,8 +324,8 @@ class TestBatchInvariant:
             assert choice.predicted < 1.4 * dispatch.choose(asked).predicted
 
     def test_operands_are_swapped(self):
-        rungs = candidates.wgmma_in_order(RUNGS)
-        groups = candidates.in_one_order(problem(16, 28672, 4096), rungs, 1)
+        asked = problem(16, 28672, 4096)
+        groups = candidates.in_one_order(asked, candidates.rungs_in_order(asked, RUNGS), 1)
         assert any(group.swap for group in groups)
 
     def test_the_tile_follows_m_where_wgmma_allows(self):

@@ -30,6 +30,8 @@ LAYERS = (
     (4096, 4096), (6144, 4096), (2112, 7168), (1280, 8192), (256, 7168), (768, 3072), (1536, 2056),
     (1003, 2051), (64, 16384), (520, 5000),
 )  # fmt: skip
+#: What FFMA and DMMA multiply, and the rungs that do.
+AS_THEY_ARE = {torch.float32: "sgemm", torch.float64: "dgemm"}
 #: The largest M, with which the others are compared.
 ROWS = 4096
 SPREAD = (1, 2, 3, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 192, 255, 256, 257,
@@ -39,15 +41,16 @@ SPREAD = (1, 2, 3, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 192
 def every_candidate(asked):
     """All that may be taken for the problem, each as its rung and config."""
     parts = questions.parts_of(asked)
-    for group in candidates.in_one_order(asked, candidates.wgmma_in_order(RUNGS), parts):
+    for group in candidates.in_one_order(asked, candidates.rungs_in_order(asked, RUNGS), parts):
         for config in map(group.whole, group.configs):
             yield group.kernel, config
 
 
+@pytest.mark.parametrize("dtype", [BF16, *AS_THEY_ARE], ids=str)
 @pytest.mark.parametrize("size", LAYERS)
-def test_what_is_taken_is_a_candidate_and_can_be_asked_for(size):
+def test_what_is_taken_is_a_candidate_and_can_be_asked_for(size, dtype):
     for M, batch in itertools.product((1, 16, 100, 1000, 4096), ((), (3,))):
-        asked = problem(M, *size, batch=batch)
+        asked = problem(M, *size, dtype=dtype, batch=batch)
         choice = dispatch.choose(asked, WORD)
         found = list(every_candidate(asked))
         assert (choice.kernel, choice.config) in found
@@ -90,10 +93,63 @@ def test_only_sums_of_wgmma_in_fp32_are_cut():
     size = (16, 256, 7168)
     assert questions.parts_of(problem(*size, dtype=torch.float16)) == 8
     assert questions.parts_of(problem(*size, dtype=torch.float16, accumulate=torch.float16)) == 1
-    for dtype in (torch.float32, torch.float64, torch.int8):
-        assert questions.parts_of(problem(*size, dtype=dtype)) == 0
-    for device in (A100, B200, INTERPRETER):
-        assert questions.parts_of(problem(*size, device=device)) == 0
+    for dtype in AS_THEY_ARE:
+        assert questions.parts_of(problem(*size, dtype=dtype)) == 1
+    others = [{"device": device} for device in (A100, B200, INTERPRETER)]
+    others += [{"dtype": torch.int8}, {"dtype": torch.float32, "precision": "tf32"}]
+    for options in others:
+        assert questions.parts_of(problem(*size, **options)) == 0
+
+
+@pytest.mark.parametrize(("dtype", "rung"), AS_THEY_ARE.items(), ids=AS_THEY_ARE.values())
+@pytest.mark.parametrize("layout", asm.LAYOUTS)
+@pytest.mark.parametrize(("N", "K"), [(4096, 4096), (1280, 8192), (64, 16384), (4093, 4095)])
+def test_fp32_and_fp64_take_the_fastest_tile_with_k_whole(N, K, layout, dtype, rung):
+    taken = set()
+    for M, batch in [*((M, ()) for M in (1, 7, 100, 1000, 8192)), (40, (3,))]:
+        asked = problem(M, N, K, layout, dtype, batch=batch)
+        choice = dispatch.choose(asked, WORD)
+        config = choice.config
+        assert (config.SPLIT_K, config.PARTS) == (1, 1)
+        assert why_not(choice.kernel, config.view(asked), config) is None
+        for name in ("pipelined", rung):
+            if dispatch.find(name).why_not(asked) is None:
+                named = dispatch.choose(asked, f"{name}/batch_invariant")
+                assert choice.predicted <= named.predicted
+        taken.add((choice.kernel.name, config.BLOCK_M * config.BLOCK_N))
+    assert len(taken) > 1 and rung in dict(taken)
+    assert dict(taken).keys() == {rung} or dtype == torch.float64
+
+
+@pytest.mark.parametrize(("dtype", "rung"), AS_THEY_ARE.items(), ids=AS_THEY_ARE.values())
+def test_fp32_and_fp64_have_k_whole_where_auto_cuts_it(dtype, rung):
+    asked = problem(64, 64, 65536, dtype=dtype)
+    assert dispatch.choose(asked, rung).config.SPLIT_K > 1
+    for word in (WORD, f"{rung}/batch_invariant"):
+        choice = dispatch.choose(asked, word)
+        assert choice.kernel.name == rung and choice.config.SPLIT_K == 1
+
+
+@pytest.mark.parametrize("dtype", AS_THEY_ARE, ids=str)
+def test_what_tma_cannot_read_is_copied_or_goes_through_pointers(dtype):
+    large, small = (problem(*size, "NN", dtype) for size in ((512, 4095, 1023), (300, 35, 9)))
+    assert dispatch.choose(large, WORD).config.PACK == "ab"
+    names = {(bool(config.PACK), kernel.name) for kernel, config in every_candidate(small)}
+    assert {name for packed, name in names if not packed} == {"pipelined"}
+    assert (True, AS_THEY_ARE[dtype]) in names
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [*({"precision": name} for name in ("tf32", "tf32x3", "bf16x3")),
+     {"device": A100}, {"device": B200}, {"device": A100, "precision": "bf16x6"}],
+    ids=str,
+)  # fmt: skip
+def test_other_precisions_and_gpus_keep_one_tile(kind):
+    asked = (problem(M, 4096, 4096, dtype=torch.float32, **kind) for M in (1, 64, 4096))
+    taken = [dispatch.choose(each, WORD) for each in asked]
+    assert len({(choice.kernel, choice.config) for choice in taken}) == 1
+    assert taken[0].kernel.name not in AS_THEY_ARE.values()
 
 
 def test_a_rung_that_is_named_cuts_k_if_it_can():
@@ -252,7 +308,7 @@ def bits(a, b, **options):
 
 
 def as_integers(c):
-    return c.view({2: torch.int16, 4: torch.int32}[c.element_size()])
+    return c.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[c.element_size()])
 
 
 def differing(whole, multiply):
@@ -286,6 +342,43 @@ def test_bits_of_other_layouts(layout):
     for M in (1, 8, 64, 200, 1000, ROWS):
         a = x[:M].mT.contiguous().mT if layout[0] == "T" else x[:M]
         assert torch.equal(bits(a, b), whole[:M])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", AS_THEY_ARE, ids=str)
+@pytest.mark.parametrize("layout", asm.LAYOUTS)
+@pytest.mark.parametrize(("N", "K"), [(1280, 4104), (515, 1001)])
+def test_bits_of_fp32_and_fp64(N, K, layout, dtype):
+    """Alone, in batches and after an epilogue, with and without a copy."""
+    x, w, bias = randn(2048, K, dtype=dtype), randn(K, N, dtype=dtype), randn(N, dtype=dtype)
+    w = w.mT.contiguous().mT if layout[1] == "T" else w
+
+    def rows(M):
+        return x[:M].mT.contiguous().mT if layout[0] == "T" else x[:M]
+
+    for options in ({}, {"bias": bias, "alpha": 0.7}):
+        whole = bits(rows(2048), w, **options)
+        assert not differing(whole, lambda M, options=options: bits(rows(M), w, **options))
+    whole = bits(x, w)
+    for M in (1, 16, 200):
+        got = bits(torch.stack((rows(M), x[-M:])), torch.stack((w, w)))
+        assert torch.equal(got[0], whole[:M]) and torch.equal(got[1], whole[-M:])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", AS_THEY_ARE, ids=str)
+@pytest.mark.parametrize("K", [2056, 1001])
+def test_bits_of_fp32_and_fp64_by_every_rung(K, dtype):
+    M, N = 72, 136
+    a, b = randn(M, K, dtype=dtype), randn(N, K, dtype=dtype).mT
+    want, c = bits(a, b), torch.empty(M, N, device="cuda", dtype=dtype)
+    asked = Problem.of(a, b, c)
+    names = [*AS_THEY_ARE.values(), "naive", "tiled", "pipelined", "tma", "persistent"]
+    named = [rung for rung in map(dispatch.find, names) if rung.why_not(asked) is None]
+    by_name = [(rung, tile) for rung in named for tile in rung.in_one_order(asked, 1)]
+    for kernel, config in [*every_candidate(asked), *by_name]:
+        plan.run(kernel, asked, config, a, b, c.fill_(torch.nan))
+        assert torch.equal(as_integers(c), want), (kernel, config)
 
 
 @pytest.mark.gpu
@@ -343,7 +436,9 @@ def test_parts_are_all_added(rung, M, N, K, batch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rung", [r.name for r in reversed(candidates.wgmma_in_order(RUNGS))])
+@pytest.mark.parametrize(
+    "rung", [r.name for r in reversed(candidates.rungs_in_order(problem(72, 136, 2056), RUNGS))]
+)
 @pytest.mark.parametrize("K", [2056, 4360, 1001])
 def test_bits_of_candidates(rung, K):
     """Some of a rung, which are drawn, against one product of another: K whole, in 5 parts, and

@@ -81,36 +81,33 @@ def lacks_registers(rung: Kernel, problem: Problem, config: Config) -> bool:
     return rung.cost.a_registers and not FRAGMENTS.holds(Cooperative(problem, config))
 
 
-def one_order(problem: Problem) -> bool:
-    """Whether accumulators of tiles that `warpgroups` multiply have one order, for any M and batch.
-
-    WGMMA adds the products of 16 elements of K to each at a time, in K's order, whatever the tile,
-    the depth of a step, the stages and the rung; of 16-bit operands.
-    """
-    real = problem.device != INTERPRETER and sm90.has_wgmma(problem.device)
-    return real and problem.itemsize == 2
-
-
 def in_that_order(problem: Problem, config: Config) -> bool:
-    """Whether a tile's are."""
-    return is_wgmma(problem, config)
+    """Whether accumulators of the tile have the one order, where `parts_of` says that there is one.
+
+    Products are added to each in K's order, whatever the tile, the depth of a step, the stages and
+    the rung: of 16-bit operands those of 16 elements of K at a time, by WGMMA; of fp32 and fp64 as
+    they are, by FFMA and DMMA, whose bits were equal on an H200 for all tiles of all such rungs.
+    """
+    return problem.itemsize > 2 or is_wgmma(problem, config)
 
 
 def parts_of(problem: Problem) -> int:
-    """Parts that K is cut into for any M and batch: `Config.PARTS`; 0 if not in `one_order`.
+    """Parts that K is cut into for any M and batch: `Config.PARTS`; 0 if sums have no one order.
 
-    They follow from N, K, the operands' type and the GPU. A wide C has tiles for all SMs with few
-    rows, too, if these are narrow; and to have K in parts takes a program of many rows a second
-    sum of each element, and so a smaller tile, which is 3 to 8 % slower. So only a narrow C with a
-    long K is cut, into as many parts as clusters of so many programs find room for each 64 columns
-    of it, because they exchange sums fastest; or, where those leave more than half of the SMs idle
-    and K is very long, as many as fill them.
+    They follow from N, K, the operands' type and the GPU; no rung cuts a K of fp32 or fp64 so. A
+    wide C has tiles for all SMs with few rows, too, if these are narrow; and to have K in parts
+    takes a program of many rows a second sum of each element, and so a smaller tile, which is 3 to
+    8 % slower. So only a narrow C with a long K is cut, into as many parts as clusters of so many
+    programs find room for each 64 columns of it, because they exchange sums fastest; or, where
+    those leave more than half of the SMs idle and K is very long, as many as fill them.
     """
     N, K, device = problem.N, problem.K, problem.device
-    if not one_order(problem):
+    real = device != INTERPRETER and sm90.has_wgmma(device)
+    if not real or problem.itemsize == 1 or problem.precision != "ieee":
         return 0
     if (
-        problem.groups
+        problem.itemsize > 2
+        or problem.groups
         or problem.accumulate != torch.float32
         or N > MOST_N
         or K < LEAST_K

@@ -142,15 +142,20 @@ class RegisterTile(Tile):
         return _least(problem, cls)
 
     @classmethod
+    def whole(cls, problem: Problem, parts: int) -> tuple[Config, ...]:
+        """`Limits.ordered`: the one of those that have K whole."""
+        return _least(problem, cls, (1,))
+
+    @classmethod
     def limits(cls, dtype: torch.dtype) -> Limits:
         needs = SINGLE_COLUMNS, NO_INTERPRETER, _HAS_REGISTERS, cls.multiplied, readable, indices
         needs_all = (*needs, launchable(cls.configs))
-        return Limits(cls.configs, needs_all, cls, dtype=dtype, in_order=False)
+        return Limits(cls.configs, needs_all, cls, dtype=dtype, ordered=cls.whole)
 
-    @classmethod
-    def suits(cls, problem: Problem) -> bool:
-        """Whether it is no product with a vector."""
-        return cls.multiplied(problem) is None and min(problem.M, problem.N) > 1
+
+def suits(problem: Problem) -> bool:
+    """Whether it is no product with a vector."""
+    return min(problem.M, problem.N) > 1
 
 
 _HAS_REGISTERS = Constraint(
@@ -160,10 +165,10 @@ _HAS_REGISTERS = Constraint(
 
 
 @once_per(lambda p: (p.M, p.N, p.K, p.batches, p.device.sms))
-def _least(problem: Problem, family: type[RegisterTile]) -> tuple[Config, ...]:
+def _least(problem: Problem, family: type[RegisterTile], splits=SPLITS) -> tuple[Config, ...]:
     found: list[tuple[float, int, Config]] = []
     for tile, launch in family.tiles.items():
-        for split in SPLITS:
+        for split in splits:
             config = Config(*tile, "grouped", 8, SPLIT_K=split)
             few = config.units(problem) <= MOST * problem.device.sms and not COUNTED_K(problem)
             if split == 1 or (few and split * LEAST <= problem.K):

@@ -83,9 +83,9 @@ def must_run(rung: Kernel, view: Problem) -> None:
 def invariant(problem: Problem, rungs: Sequence[Kernel], parts: int) -> tuple[Kernel, Config]:
     """The kernel and config whose sums have the same order whatever M and the batch are.
 
-    Where the tensor core adds products in K's order whatever the tile, K is in so many `parts`, and
-    all are candidates that have K whole, or all that cut it at the same places and add the parts in
-    their order. The least predicted time decides. Of others the order follows from the tile, which
+    Where products are added in K's order whatever the tile is, K is in so many `parts`, and all are
+    candidates that have K whole, or all that cut it at the same places and add the parts in their
+    order. The least predicted time decides. Of others the order follows from the tile, which
     is that of a product with a canonical M. A single one of the `rungs` is named by the caller.
     """
     named = len(rungs) == 1
@@ -98,7 +98,7 @@ def invariant(problem: Problem, rungs: Sequence[Kernel], parts: int) -> tuple[Ke
                 f'kernel="{rungs[0].name}" sums in an order that depends on M; '
                 "batch_invariant=True can't have it"
             )
-    some = wgmma_in_order(rungs, named) if parts else []
+    some = rungs_in_order(problem, rungs, named) if parts else []
     if some:
         return _ordered(problem, some, parts, copied=not named)
     in_order = [rung for rung in rungs if rung.limits.in_order]
@@ -296,7 +296,16 @@ def _is_modest(problem: Problem, pack: str) -> bool:
     return taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
 
 
-def wgmma_in_order(rungs: Sequence[Kernel], named: bool = False) -> list[Kernel]:
-    """Rungs of WGMMA whose order of sums is known, the highest first; if not `named`, auto's."""
-    ordered = (r for r in reversed(rungs) if r.limits.in_order or r.limits.ordered)
-    return [r for r in ordered if r.limits.tile.warpgroups and (r.policy.auto or named)]
+def rungs_in_order(problem: Problem, rungs: Sequence[Kernel], named: bool = False) -> list[Kernel]:
+    """Rungs whose sums have K's order, the highest first; if not `named`, auto's.
+
+    Of 16-bit operands these are all of WGMMA. Of others they are those that suit, and those that
+    are `ordered`: a vector suits `gemv` better, but that adds up in another order.
+    """
+    some = [r for r in reversed(rungs) if r.limits.in_order or r.limits.ordered]
+    if narrow := problem.itemsize == 2:
+        some = [r for r in some if r.limits.tile.warpgroups]
+    if named:
+        return some
+    suiting = (r for r in some if narrow or r.limits.ordered or r.policy.suits(problem))
+    return [r for r in suiting if r.policy.auto]

@@ -12,7 +12,7 @@ import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ..arch.register_tiles import FfmaTile
+from ..arch.register_tiles import FfmaTile, suits
 from ..spec import CostHint, Policy, TritonKernel
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.ffma import DEPTH, acc_layout, fragments, tiles_view
@@ -72,6 +72,6 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=sgemm_kernel, interpreted=None,
     arguments=FfmaTile.arguments(), grid=lambda problem, config: config.units(problem),
     limits=FfmaTile.limits(torch.float32),
-    policy=Policy(suits=FfmaTile.suits, branch="fp32"),
+    policy=Policy(suits=suits, branch="fp32"),
     cost=CostHint(1.2, register_tiles=True),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
-from ..arch.register_tiles import DmmaTile
+from ..arch.register_tiles import DmmaTile, suits
 from ..spec import CostHint, Policy, TritonKernel
 from .device.dmma import acc_layout, fragment, in_place, pieces, tiles_view
 from .device.epilogue_ops import EpilogueArgs, Strides
@@ -86,6 +86,6 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=dgemm_kernel, interpreted=None,
     arguments=DmmaTile.arguments(), grid=lambda problem, config: config.units(problem),
     limits=DmmaTile.limits(torch.float64),
-    policy=Policy(suits=DmmaTile.suits, branch="fp64"),
+    policy=Policy(suits=suits, branch="fp64"),
     cost=CostHint(1.6, register_tiles=True),
 )  # fmt: skip
