@@ -18,13 +18,13 @@ from .limits import COUNTED_K, PARTS, SINGLE_COLUMNS, indices, launchable
 from .lines import Box, major_of, once_per, readable, sizes
 from .roles import A_RING, NO_INTERPRETER, partial_sums
 
-#: Parts that K is cut into, of `LEAST` elements at least; and of all tiles for each SM, at most.
+#: Parts that K is cut into, of `LEAST` elements at least, and the most programs for each SM then.
 SPLITS, LEAST, MOST = (*range(1, 13), 16, 24, 32, 48, 64, 96, 128), 64, 10
 
 
 class Launch(NamedTuple):
-    """Registers of a thread at most, programs of an SM, and FMA that it does in a clock where it is
-    full of them."""
+    """Registers of a thread at most, programs of an SM, and its FMA in a clock when full of them:
+    a fitted number, which leaves out beginnings and ends and may exceed what the unit can do."""
 
     registers: int
     together: int
@@ -32,9 +32,9 @@ class Launch(NamedTuple):
 
 
 class Clocks(NamedTuple):
-    """Clocks of a product beside its tiles, and of an SM's programs beside their steps; steps that
-    a tile's beginning and end take; clocks to add up parts, and an element of these; and the warps
-    with which an SM does half of what it can."""
+    """Clocks of a product apart from its tiles, and of an SM's programs apart from their steps; steps
+    that a tile's beginning and end take; clocks to add up parts, and an element of these; and the
+    number of warps with which an SM reaches half its rate."""
 
     start: float
     program: float

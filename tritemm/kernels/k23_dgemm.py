@@ -1,11 +1,11 @@
-"""dgemm: fp64 on tensor cores: DMMA of fragments that are read from a ring, the next ones ahead.
+"""dgemm: fp64 on tensor cores: DMMA of fragments that are read from a ring, ahead of their use.
 
 Adds to       sgemm: tensor cores; lines in the order in which they are read without conflicts
 Mirrors       nothing; the CUDA ladder multiplies 16-bit operands
 Compiler does fragments in registers, their loads between DMMA, the epilogue
 Signs         sm_90: DMMA, UTMALDG, SYNCS, no HGMMA, no LDGSTS
 Needs         sm_90; fp64 with 16-byte aligned rows or columns; Gluon
-Note          The next step's fragments are loaded between this one's DMMA.
+Note          Fragments of one half of a tile's rows are loaded beside the other's DMMA.
 """
 
 import torch
@@ -57,7 +57,7 @@ def dgemm_kernel(
         upper = mma_v2(a, b, acc)
         a = fragment(a_tiles, (stage + ring.A_FIRST) * 2 + 1, 0, LAYOUT)
     for step in range(ring.unit.steps - 1):
-        ring.fill(last, last_odd, step + STAGES - 2)  # used two steps ago, so it is free by now
+        ring.fill(last, last_odd, step + STAGES - 2)  # used two steps ago, released one step ago
         last, last_odd = next_place(last, last_odd, STAGES)
         ring.release(last, step)
         stage, odd = next_place(stage, odd, STAGES)
@@ -65,7 +65,7 @@ def dgemm_kernel(
         a_next = fragment(a_tiles, (stage + ring.A_FIRST) * PIECES, 0, LAYOUT)
         b_next = fragment(b_tiles, stage + ring.B_FIRST, 1, LAYOUT)
         acc = mma_v2(a, b, acc)
-        if PIECES == 2:  # whose fragments are loaded beside the DMMA above
+        if PIECES == 2:  # the upper rows, whose fragments were loaded beside the DMMA above
             upper = mma_v2(a_next, b_next, upper)
             a_next = fragment(a_tiles, (stage + ring.A_FIRST) * 2 + 1, 0, LAYOUT)
         a, b = a_next, b_next

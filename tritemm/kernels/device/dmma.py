@@ -18,7 +18,7 @@ LINE = gl.constexpr(16)
 
 @gluon.constexpr_function
 def warps_of(rows, columns, warps):
-    """Rows and columns of the warps of a tile; each has 32 rows or more, 32 columns at most."""
+    """Rows and columns of the warps of a tile; each has 32 rows if it can, and 32 columns at most."""
     across = min(columns // 8, max(1, columns // 32, 32 * warps // rows))
     return warps // across, across
 
@@ -42,7 +42,7 @@ def line_order(rows, columns, warps, side, along_k):
     if side == 0:
         first = [2, 0, 1] if along_k else [3, 1, 2, 0]
     else:
-        # The first that a thread has more; or of a warp, where no thread has one.
+        # The first that chooses among a thread's DMMA; if it has but one, the last, of a warp.
         register = min(2 + warps_of(rows, columns, warps)[1].bit_length(), bits - 1)
         first = [register, 0, 1, 2] if along_k else [0, 2, register, 1]
     return first + [i for i in range(bits) if i not in first]

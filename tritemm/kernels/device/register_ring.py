@@ -1,8 +1,8 @@
 """A ring of stages that TMA fills and all warps of a program read into registers, for one tile.
 
 TMA and barriers are PTX, which Triton doesn't see: it would have all threads wait around each. A
-warp that has used a stage arrives at its `empty` barrier, for which one of them waits before it has
-the stage filled again. Each stage has such a warp, since one alone would be behind the others.
+warp that has used a stage arrives at its `empty` barrier. Each stage has a warp that waits until all
+have arrived, and has it filled again; one warp for all stages would fall behind the others.
 
 The stages of the operand with the larger tile come first, so that the other's begin at a multiple
 of its size; the barriers lie behind them, in room up to a whole tile: views consist of these.
@@ -42,7 +42,8 @@ class RegisterRing:
 
     @gluon.jit
     def fill(self, stage, odd, step):
-        """Have `stage` filled with that step of the unit, if it has so many."""
+        """The stage's warp waits until it is empty, and has it filled with that step of the unit, if
+        it has so many. `odd` is the parity of its `full` barrier then."""
         unit = self.unit
         more = (step < unit.steps).to(gl.int32)
         k = (unit.first + step) * self.BLOCK_K
@@ -90,10 +91,10 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
               BATCHED: gl.constexpr, A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr):  # fmt: skip
     """The ring of the kernel of that name, whose first arguments are the descriptors.
 
-    Of the programs, those with the first parts of all tiles come first.
+    The first programs take the first part of K of each tile, the next ones the second.
     """
     tile, split, first, steps = gl.program_id(0), 0, 0, gl.cdiv(K, BLOCK_K)
-    if SPLIT:  # or without divisions, for which a program would wait
+    if SPLIT:  # else without these divisions, for which a program would wait
         tiles = gl.num_programs(0) // parts
         tile, split = tile % tiles, tile // tiles
         first = steps * split // parts
