@@ -12,7 +12,6 @@ from . import ptx
 from .language import Value, aggregate
 from .mainloop import loaders_of, next_place, place
 from .memory import acc_type, in_bytes, mma_layout
-from .promote import part_columns
 from .roles import load_from, specialize, workers
 from .triton_contract import allocate, keep, shared_memory, tensor_map
 from .wgmma import matrix_descriptor, wgmma, wgmma_wait
@@ -229,11 +228,10 @@ class Consumer:
         ptx.barrier_wait(self.full + stage * 8, odd)
 
     @gluon.jit
-    def start(self, stage, SLAB: gl.constexpr, COLUMN: gl.constexpr):
-        """Begin to multiply one of its slabs of `stage`, from `COLUMN` on, for sums of this step
-        alone."""
+    def start(self, stage, SLAB: gl.constexpr, COLUMN: gl.constexpr, MOST: gl.constexpr):
+        """Begin to multiply up to `MOST` columns of a slab of `stage`, for sums of it alone."""
         SHAPE: gl.constexpr = self.loop.SHAPE
-        COLUMNS: gl.constexpr = min(part_columns(SHAPE), SHAPE.BLOCK_N - COLUMN)
+        COLUMNS: gl.constexpr = min(MOST, SHAPE.BLOCK_N - COLUMN)
         at = stage * (line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR) // 16)
         a = self.a + at + (SLAB - self.SLAB) * (8192 // 16)
         b = self.b + at + COLUMN * (128 // 16)

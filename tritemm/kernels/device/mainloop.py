@@ -206,8 +206,8 @@ class Mainloop:
         mbarrier.wait(self.bars.index(stage), odd)
 
     @gluon.jit
-    def start(self, stage, SLAB: gl.constexpr, COLUMN: gl.constexpr = 0):
-        """Begin to multiply a slab of `stage`, for sums of this step alone; whatever `COLUMN`."""
+    def start(self, stage, SLAB: gl.constexpr, COLUMN: gl.constexpr, MOST: gl.constexpr):
+        """Begin to multiply a slab of `stage`, for sums of it alone; all columns in any case."""
         return self.multiply_step(self.zeros(), stage, SLAB, False)
 
     @gluon.jit

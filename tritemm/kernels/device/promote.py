@@ -12,7 +12,7 @@ from triton.experimental.gluon import language as gl
 from .mainloop import next_place, place
 from .wgmma import pinned
 
-#: Columns of partial sums that have registers beside an accumulator of fp32.
+#: Columns of a slab, at most, that have partial sums at a time beside an accumulator, of planes.
 PART_COLUMNS = gl.constexpr(128)
 
 
@@ -22,20 +22,15 @@ def slabs_each(shape):
     return shape.BLOCK_M.value // (shape.ROWS.value * shape.CONSUMERS.value)
 
 
-@gluon.constexpr_function
-def part_columns(shape):
-    """Columns of a slab that have partial sums at a time: all, or of planes as many as these."""
-    return PART_COLUMNS.value if shape.PRODUCTS > 1 else shape.BLOCK_N.value
-
-
 @gluon.jit
 def promoted(loop, n, steps, FIRST: gl.constexpr, SHAPE: gl.constexpr, acc=()):
     """A consumer's accumulator of so many steps from `n` on, and of `acc`; and the next step.
 
     Its first slab is number `FIRST`. `loop` has `begin(stage, odd)`, `start` and `finish` for the
-    partial sums of a slab, from a column on, and `release(stage)`; `scale_ring` is a `ScaleRing`.
+    partial sums of columns of a slab, and `release(stage)`; `scale_ring` is a `ScaleRing`.
     """
     EACH: gl.constexpr = slabs_each(SHAPE)
+    MOST: gl.constexpr = PART_COLUMNS if SHAPE.PRODUCTS > 1 else SHAPE.BLOCK_N
     if len(acc) == 0:
         for _ in gl.static_range(EACH):
             acc += loop.zeros()
@@ -44,9 +39,9 @@ def promoted(loop, n, steps, FIRST: gl.constexpr, SHAPE: gl.constexpr, acc=()):
     for _ in range(steps):
         more = ()
         for slab in gl.static_range(EACH):
-            for column in gl.static_range(0, SHAPE.BLOCK_N, part_columns(SHAPE)):
+            for column in gl.static_range(0, SHAPE.BLOCK_N, MOST):
                 loop.begin(stage, odd)  # again, which takes no time, and ends a block for ptxas
-                part = loop.start(stage, FIRST + slab, column)
+                part = loop.start(stage, FIRST + slab, column, MOST)
                 if SHAPE.SUMS == "block" and slab == 0:  # while the tensor core works
                     factors = loop.scale_ring.factors(acc[:IN_SLAB], stage, FIRST)
                 part = loop.finish(part)
