@@ -249,7 +249,7 @@ FAULTS = (
     ),
     Fault(
         "of promoted sums the last step is left", "kernels/device/promote.py",
-        "pinned(acc[slab * PARTS + i] + one)", "pinned(one)", SCALED, CLUSTER, "cluster",
+        "pinned(acc[len(more)] + one)", "pinned(one)", SCALED, CLUSTER, "cluster",
     ),
     Fault(
         "columns have no scales", "kernels/k21_scaled.py",

@@ -115,23 +115,18 @@ def relative(terms: int, summed: str = "", accumulate: torch.dtype = torch.float
         return 4 * allowed(RESIDUES[summed], accumulate)
     if summed in PRODUCTS:
         return (4 + _growth(-(-terms // PLANE_STEP)) + terms / 1024) * eps
-    return _of_scaled(summed, terms) if summed else _growth(terms) * eps
+    if summed == "int8":
+        return 4 * eps
+    if summed == "fast":
+        return _truncated(terms) + 3 * eps
+    if summed == "promoted":
+        return _truncated(min(terms, BLOCK)) + (_growth(-(-terms // BLOCK)) + 3) * eps
+    return _growth(terms) * eps
 
 
 def _growth(terms: int) -> float:
     """g(K) of the module."""
     return min(terms, 4 * math.sqrt(terms) + terms / 16)
-
-
-def _of_scaled(summed: str, terms: int) -> float:
-    """E / S of 8-bit operands with scales."""
-    fp32 = torch.finfo(torch.float32).eps
-    if summed == "int8":
-        return 4 * fp32
-    if summed == "fast":
-        return _truncated(terms) + 3 * fp32
-    steps = -(-terms // BLOCK)
-    return _truncated(min(terms, BLOCK)) + (_growth(steps) + 3) * fp32
 
 
 def _truncated(terms: int) -> float:

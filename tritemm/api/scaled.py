@@ -98,7 +98,8 @@ def scaled_mm(
             config=config,
         )  # fmt: skip
     _check_as_stored(swizzle_a, swizzle_b, contraction_dim)
-    of_a, of_b, promoted = _of_matrices(mat_a, mat_b, scales, use_fast_accum)
+    _check_operands("scaled_mm", mat_a, mat_b)
+    of_a, of_b, promoted = _found(mat_a, mat_b, scales, use_fast_accum)
     dtype = output_type(output_dtype)
     after = bias, activation, residual, alpha, beta, False
     a, b = (t.view(FP8[0]) for t in (mat_a, mat_b))  # of whatever type, what follows is in fp32
@@ -187,11 +188,8 @@ def scaled_grouped_mm(
     _check_operands("scaled_grouped_mm", mat_a, mat_b)
     count = check_groups(mat_a, mat_b, offs, ("mat_a", "mat_b"))
     of_k = mat_a.dim() == mat_b.dim() == 2
-    K = mat_a.shape[-1]
     groups = [(count,) if of_k or t.dim() == 3 else () for t in (mat_a, mat_b)]
-    of_a = of_lines("scale_a", scale_a, scale_recipe_a, mat_a, mat_a.shape[-2], K, groups[0])
-    of_b = of_lines("scale_b", scale_b, scale_recipe_b, mat_b, mat_b.shape[-1], K, groups[1])
-    promoted = _promoted(mat_a, of_a, of_b, use_fast_accum)
+    of_a, of_b, promoted = _found(mat_a, mat_b, scales, use_fast_accum, *groups)
     dtype = output_type(output_dtype)
     a, b = (t.view(FP8[0]) for t in (mat_a, mat_b))  # of whatever type, what follows is in fp32
     bias, word, alpha = epilogue_of_groups(bias, activation, alpha, a, b, count, out)
@@ -237,25 +235,23 @@ def operands_of(
     for name, value in others.items():
         if value:
             raise ValueError(f"{name}={value!r} is not for products with scales; leave it out")
-    found = _of_matrices(input, other, _unwrapped(*scales), fast)
+    _check_operands("scaled_mm", input, other)
+    found = _found(input, other, _unwrapped(*scales), fast)
     return input, other, (*asked[:-1], output_type(asked[-1])), found
 
 
-def _of_matrices(a, b, scales: tuple, fast: bool) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """The same of `_unwrapped` scales."""
-    _check_operands("scaled_mm", a, b)
+def _found(
+    a, b, scales: tuple, fast: bool, groups_a=(), groups_b=()
+) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """`of_lines` of both `_unwrapped` scales, and whether sums are promoted; or an error."""
     scale_a, recipe_a, scale_b, recipe_b = scales
-    of_a = of_lines("scale_a", scale_a, recipe_a, a, a.shape[0], a.shape[1])
-    of_b = of_lines("scale_b", scale_b, recipe_b, b, b.shape[1], a.shape[1])
-    return of_a, of_b, _promoted(a, of_a, of_b, fast)
-
-
-def _promoted(a, of_a, of_b, fast: bool) -> bool:
-    """Whether sums are promoted; or an error where int8 has scales of blocks."""
+    K = a.shape[-1]
+    of_a = of_lines("scale_a", scale_a, recipe_a, a, a.shape[-2], K, groups_a)
+    of_b = of_lines("scale_b", scale_b, recipe_b, b, b.shape[-1], K, groups_b)
     blocks = not (known(of_a.shape[-1] == 1) and known(of_b.shape[-1] == 1))
     if a.dtype == torch.int8 and blocks:
         raise ValueError("scales of int8 operands are of all of K: recipes are tensor and row")
-    return a.dtype != torch.int8 and (blocks or not fast)
+    return of_a, of_b, a.dtype != torch.int8 and (blocks or not fast)
 
 
 def output_type(asked: torch.dtype | None) -> torch.dtype:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ..kernels.device import cluster_mainloop, scheduler, wgmma
 from ..kernels.device.cluster_mainloop import BARRIERS
-from ..kernels.device.planes import PART_COLUMNS
+from ..kernels.device.promote import PART_COLUMNS
 from ..problem import PRODUCTS, Config, Constraint, Device, Matrix, Problem, field
 from ..runtime.triton_private import clusters_why_not
 from . import roles, sm90

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 import torch
+from triton import next_power_of_2
 
 from ..kernels.device.words import WORD
 from ..problem import Config, Constraint, Matrix, Problem, Tile, field
@@ -146,7 +147,7 @@ def configs(problem: Problem) -> tuple[Config, ...]:
 
     Then fewer or more lines, or parts of K, per program.
     """
-    rows = min(_next_power_of_2(problem.M), MOST_ROWS)
+    rows = min(next_power_of_2(problem.M), MOST_ROWS)
     choices = _along_n if along(problem) == "n" else _along_k
     enough = PROGRAMS * problem.device.sms
     distinct = dict.fromkeys(choices(problem, rows))
@@ -163,7 +164,7 @@ def _along_k(problem: Problem, rows: int) -> Iterator[Config]:
     for warps, most, lines in ALONG_K:
         if lines * rows > 16:
             continue
-        words = min(most, _next_power_of_2(length))
+        words = min(most, next_power_of_2(length))
         columns = lines * 32 * warps // words
         flying = min(IN_FLIGHT // lines, MOST_IN_FLIGHT // max(lines, rows))
         stages = _stages(-(-length // words), flying)
@@ -187,14 +188,10 @@ def _along_n(problem: Problem, rows: int) -> Iterator[Config]:
     stages = 8 if rows * per <= 8 else 4
     length = -(-problem.N // per)  # words
     for most, occupancy in ((32, 6), (32, 3), (16, 6), (32, 12)):
-        words = min(most, _next_power_of_2(length))
+        words = min(most, next_power_of_2(length))
         tile = Config(rows, words * per, 256 // words, num_warps=8, num_stages=stages)
         split = _split(problem, tile, programs=occupancy * problem.device.sms)
         yield dataclasses.replace(tile, SPLIT_K=split)
-
-
-def _next_power_of_2(n: int) -> int:
-    return 1 << (n - 1).bit_length()
 
 
 def _split(problem: Problem, tile: Config, programs: int) -> int:

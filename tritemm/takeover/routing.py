@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..dispatch.request import word_of
-from ..dtypes import REAL, beyond_float, check_flag, check_precision
+from ..dtypes import REAL, beyond_float, check_flag
 from ..op.scaled import of_lines
 from ..plan.kinds import key_of, product
 from ..problem import (
@@ -45,7 +45,6 @@ class Settings:
 
     def __post_init__(self):
         check_flag("batch_invariant", self.batch_invariant)
-        check_precision(self.precision, torch.float32)
 
     def options(self) -> dict[tuple, tuple]:
         """Type of the operands and the type that is asked for, if any -> the options of a plan."""

@@ -228,12 +228,14 @@ class Consumer:
         ptx.barrier_wait(self.full + stage * 8, odd)
 
     @gluon.jit
-    def start(self, stage, SLAB: gl.constexpr):
-        """Begin to multiply one of its slabs of `stage`, for sums of this step alone."""
+    def start(self, stage, SLAB: gl.constexpr, COLUMN: gl.constexpr, MOST: gl.constexpr):
+        """Begin to multiply up to `MOST` columns of a slab of `stage`, for sums of it alone."""
         SHAPE: gl.constexpr = self.loop.SHAPE
+        COLUMNS: gl.constexpr = min(MOST, SHAPE.BLOCK_N - COLUMN)
         at = stage * (line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR) // 16)
         a = self.a + at + (SLAB - self.SLAB) * (8192 // 16)
-        return wgmma((), a, self.b + at, SHAPE.BLOCK_N, 1, SHAPE.TYPE, SHAPE.A_MAJOR, SHAPE.B_MAJOR)
+        b = self.b + at + COLUMN * (128 // 16)
+        return wgmma((), a, b, COLUMNS, 1, SHAPE.TYPE, SHAPE.A_MAJOR, SHAPE.B_MAJOR)
 
     @gluon.jit
     def finish(self, part):

@@ -190,12 +190,6 @@ class Mainloop:
         return acc
 
     @gluon.jit
-    def arrived(self, stage, odd, SLAB: gl.constexpr):
-        """`operands`, once their bytes have arrived."""
-        self.begin(stage, odd)
-        return self.operands(stage, SLAB)
-
-    @gluon.jit
     def operands(self, stage, SLAB: gl.constexpr):
         """The slab of A's tile and the blocks of B's in `stage`."""
         SHAPE: gl.constexpr = self.SHAPE
@@ -212,14 +206,9 @@ class Mainloop:
         mbarrier.wait(self.bars.index(stage), odd)
 
     @gluon.jit
-    def start(self, stage, SLAB: gl.constexpr):
-        """Begin to multiply a slab of `stage`, for sums of this step alone."""
-        a, b = self.operands(stage, SLAB)
-        acc = self.zeros()
-        part = ()
-        for i in gl.static_range(len(acc)):
-            part += (warpgroup_mma(a, b[i], acc[i], use_acc=False, is_async=True),)
-        return part
+    def start(self, stage, SLAB: gl.constexpr, COLUMN: gl.constexpr, MOST: gl.constexpr):
+        """Begin to multiply a slab of `stage`, for sums of it alone; all columns in any case."""
+        return self.multiply_step(self.zeros(), stage, SLAB, False)
 
     @gluon.jit
     def finish(self, part):
@@ -247,19 +236,21 @@ class Mainloop:
     def multiply_shared(self, n, steps, SLAB: gl.constexpr):
         """`multiply` of operands that WGMMA reads in shared memory."""
         stage, odd = place(n, self.SHAPE.STAGES)
-        acc = self.multiply_step(self.zeros(), stage, odd, SLAB, False)
+        self.begin(stage, odd)
+        acc = self.multiply_step(self.zeros(), stage, SLAB, False)
         for _ in range(1, steps):
             before = stage
             stage, odd = next_place(stage, odd, self.SHAPE.STAGES)
-            acc = waited(self.multiply_step(acc, stage, odd, SLAB, True), len(acc))
+            self.begin(stage, odd)
+            acc = waited(self.multiply_step(acc, stage, SLAB, True), len(acc))
             # This step's WGMMA may still read its stage; that of the step before has finished.
             self.release(before)
         return acc
 
     @gluon.jit
-    def multiply_step(self, acc, stage, odd, SLAB: gl.constexpr, ADDS: gl.constexpr):
-        """Begin to multiply the step in `stage`, which adds to `acc` or overwrites it."""
-        a, b = self.arrived(stage, odd, SLAB)
+    def multiply_step(self, acc, stage, SLAB: gl.constexpr, ADDS: gl.constexpr):
+        """Begin to multiply a slab of `stage`, which adds to `acc` or overwrites it."""
+        a, b = self.operands(stage, SLAB)
         more = ()
         for i in gl.static_range(len(acc)):
             more += (warpgroup_mma(a, b[i], acc[i], use_acc=ADDS, is_async=True),)
@@ -279,7 +270,8 @@ class Mainloop:
         right = gl.zeros(HALF, self.a_ring.dtype, LAYOUT)
         stage, odd = place(n, self.SHAPE.STAGES)
         for step in range(steps):
-            a, b = self.arrived(stage, odd, SLAB)
+            self.begin(stage, odd)
+            a, b = self.operands(stage, SLAB)
             left = load_fragment(a, 0, acc[0])
             acc = multiply_half(left, b, acc, 0, step > 0)
             acc = waited(acc + (right,), BLOCKS)[:BLOCKS]

@@ -15,26 +15,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ...problem import PLANE_FACTOR
-from .cluster_mainloop import line_bytes
-from .mainloop import next_place, place
-from .promote import slabs_each
-from .wgmma import pinned, wgmma
+from .promote import promoted
 
-#: Columns of partial sums that have registers beside an accumulator.
-PART_COLUMNS = gl.constexpr(128)
 #: What undoes the factors of both operands' planes.
 UNDO = gl.constexpr(PLANE_FACTOR**-2)
-
-
-@gluon.jit
-def start(loop, stage, SLAB: gl.constexpr, BLOCK: gl.constexpr, SHAPE: gl.constexpr):
-    """Begin to multiply a block of columns of a consumer's slab, for sums of this step alone."""
-    at = stage * (line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR) // 16)
-    COLUMNS: gl.constexpr = min(PART_COLUMNS, SHAPE.BLOCK_N - BLOCK * PART_COLUMNS)
-    return wgmma(
-        (), loop.a + at + SLAB * (64 * 128 // 16), loop.b + at + BLOCK * (PART_COLUMNS * 128 // 16),
-        COLUMNS, 1, SHAPE.TYPE, SHAPE.A_MAJOR, SHAPE.B_MAJOR,
-    )  # fmt: skip
 
 
 @gluon.jit
@@ -48,20 +32,7 @@ def multiply_planes(loop, n, unit, SHAPE: gl.constexpr):
     gl.assume(steps > 0)
     acc = loop.multiply(n, steps)
     acc, n = loop.multiply_tail(acc, n, steps)
-    EACH: gl.constexpr = slabs_each(SHAPE)
-    BLOCKS: gl.constexpr = (SHAPE.BLOCK_N + PART_COLUMNS - 1) // PART_COLUMNS
-    stage, odd = place(n, SHAPE.STAGES)
-    for _ in range(last):
-        total = ()
-        for i in gl.static_range(EACH * BLOCKS):
-            loop.begin(stage, odd)  # again, as in `promote`
-            part = loop.finish(start(loop, stage, i // BLOCKS, i % BLOCKS, SHAPE))
-            for j in gl.static_range(len(part)):
-                total += (pinned(acc[len(total)] + part[j]),)
-        loop.release(stage)
-        acc = total
-        stage, odd = next_place(stage, odd, SHAPE.STAGES)
-    return acc, n + last
+    return promoted(loop, n, last, loop.SLAB, SHAPE, acc)
 
 
 @gluon.jit

@@ -1,8 +1,9 @@
-"""Promoted sums: what the tensor core adds of 128 elements of K is scaled, and added in fp32.
+"""Promoted sums: what the tensor core adds of a step of K is scaled, and added in fp32.
 
-Hopper's tensor cores keep 14 bits of a sum of fp8. So each step of K has partial sums of its own,
-of one slab of 64 rows at a time: accumulators of a whole tile beside them would not find registers.
-While one consumer adds, the other's products keep the tensor cores busy.
+Hopper's tensor cores keep 14 bits of a sum of fp8, and truncate those of bf16 (`planes`). So each
+step has partial sums of its own, of one slab of 64 rows at a time, or of a part of its columns:
+accumulators of a whole tile beside them would not find registers. While one consumer adds, the
+other's products keep the tensor cores busy.
 """
 
 from triton.experimental import gluon
@@ -10,6 +11,9 @@ from triton.experimental.gluon import language as gl
 
 from .mainloop import next_place, place
 from .wgmma import pinned
+
+#: Columns of a slab, at most, that have partial sums at a time beside an accumulator, of planes.
+PART_COLUMNS = gl.constexpr(128)
 
 
 @gluon.constexpr_function
@@ -19,38 +23,39 @@ def slabs_each(shape):
 
 
 @gluon.jit
-def promoted(loop, n, unit, work, FIRST: gl.constexpr):
-    """A consumer's accumulator of a unit, from slab `FIRST` on, and the next unit's first step.
+def promoted(loop, n, steps, FIRST: gl.constexpr, SHAPE: gl.constexpr, acc=()):
+    """A consumer's accumulator of so many steps from `n` on, and of `acc`; and the next step.
 
-    `loop` has `begin(stage, odd)`, `start` and `finish` for the partial sums of a slab, and
-    `release(stage)`; `scale_ring` is a `ScaleRing`.
+    Its first slab is number `FIRST`. `loop` has `begin(stage, odd)`, `start` and `finish` for the
+    partial sums of columns of a slab, and `release(stage)`; `scale_ring` is a `ScaleRing`.
     """
-    SHAPE: gl.constexpr = work.SHAPE
     EACH: gl.constexpr = slabs_each(SHAPE)
-    acc = ()
-    for _ in gl.static_range(EACH):
-        acc += loop.zeros()
-    PARTS: gl.constexpr = len(acc) // EACH
+    MOST: gl.constexpr = PART_COLUMNS if SHAPE.PRODUCTS > 1 else SHAPE.BLOCK_N
+    if len(acc) == 0:
+        for _ in gl.static_range(EACH):
+            acc += loop.zeros()
+    IN_SLAB: gl.constexpr = len(acc) // EACH
     stage, odd = place(n, SHAPE.STAGES)
-    for _ in range(unit.steps):
+    for _ in range(steps):
         more = ()
         for slab in gl.static_range(EACH):
-            loop.begin(stage, odd)  # again, which takes no time, and ends a block for ptxas
-            part = loop.start(stage, FIRST + slab)
-            if SHAPE.SUMS == "block" and slab == 0:  # while the tensor core works
-                factors = loop.scale_ring.factors(acc[:PARTS], stage, FIRST)
-            part = loop.finish(part)
-            if SHAPE.SUMS == "block" and slab + 1 < EACH:  # while these are added
-                factors += loop.scale_ring.factors(acc[:PARTS], stage, FIRST + slab + 1)
-            for i in gl.static_range(PARTS):
-                one = part[i]
-                if SHAPE.SUMS == "block":
-                    factor = factors[slab * PARTS + i]
-                    if SHAPE.B_LINES == 1:
-                        factor *= loop.scale_ring.of_columns(acc[:PARTS], stage, i)[None, :]
-                    one *= factor
-                more += (pinned(acc[slab * PARTS + i] + one),)
+            for column in gl.static_range(0, SHAPE.BLOCK_N, MOST):
+                loop.begin(stage, odd)  # again, which takes no time, and ends a block for ptxas
+                part = loop.start(stage, FIRST + slab, column, MOST)
+                if SHAPE.SUMS == "block" and slab == 0:  # while the tensor core works
+                    factors = loop.scale_ring.factors(acc[:IN_SLAB], stage, FIRST)
+                part = loop.finish(part)
+                if SHAPE.SUMS == "block" and slab + 1 < EACH:  # while these are added
+                    factors += loop.scale_ring.factors(acc[:IN_SLAB], stage, FIRST + slab + 1)
+                for i in gl.static_range(len(part)):
+                    one = part[i]
+                    if SHAPE.SUMS == "block":
+                        factor = factors[len(more)]
+                        if SHAPE.B_LINES == 1:
+                            factor *= loop.scale_ring.of_columns(acc[:IN_SLAB], stage, i)[None, :]
+                        one *= factor
+                    more += (pinned(acc[len(more)] + one),)
         loop.release(stage)
         acc = more
         stage, odd = next_place(stage, odd, SHAPE.STAGES)
-    return acc, n + unit.steps
+    return acc, n + steps
