@@ -32,9 +32,9 @@ class Launch(NamedTuple):
 
 
 class Clocks(NamedTuple):
-    """Clocks of a product apart from its tiles, and of an SM's programs apart from their steps; steps
-    that a tile's beginning and end take; clocks to add up parts, and an element of these; and the
-    number of warps with which an SM reaches half its rate."""
+    """Clocks of a product apart from its tiles, and of an SM's programs apart from their steps;
+    steps that a tile's beginning and end take; clocks to add up parts, and an element of these; and
+    the number of warps with which an SM reaches half its rate."""
 
     start: float
     program: float

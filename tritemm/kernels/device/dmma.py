@@ -18,7 +18,7 @@ LINE = gl.constexpr(16)
 
 @gluon.constexpr_function
 def warps_of(rows, columns, warps):
-    """Rows and columns of the warps of a tile; each has 32 rows if it can, and 32 columns at most."""
+    """Rows and columns of a tile's warps; each has 32 rows if it can, and 32 columns at most."""
     across = min(columns // 8, max(1, columns // 32, 32 * warps // rows))
     return warps // across, across
 

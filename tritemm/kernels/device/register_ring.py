@@ -1,8 +1,8 @@
 """A ring of stages that TMA fills and all warps of a program read into registers, for one tile.
 
 TMA and barriers are PTX, which Triton doesn't see: it would have all threads wait around each. A
-warp that has used a stage arrives at its `empty` barrier. Each stage has a warp that waits until all
-have arrived, and has it filled again; one warp for all stages would fall behind the others.
+warp that has used a stage arrives at its `empty` barrier. Each stage has a warp that waits until
+all have arrived, and has it filled again; one warp for all stages would fall behind the others.
 
 The stages of the operand with the larger tile come first, so that the other's begin at a multiple
 of its size; the barriers lie behind them, in room up to a whole tile: views consist of these.
@@ -42,8 +42,8 @@ class RegisterRing:
 
     @gluon.jit
     def fill(self, stage, odd, step):
-        """The stage's warp waits until it is empty, and has it filled with that step of the unit, if
-        it has so many. `odd` is the parity of its `full` barrier then."""
+        """The stage's warp waits until it is empty, and has it filled with that step of the unit,
+        if it has so many. `odd` is the parity of its `full` barrier then."""
         unit = self.unit
         more = (step < unit.steps).to(gl.int32)
         k = (unit.first + step) * self.BLOCK_K
