@@ -63,7 +63,7 @@ def test_every_tile_stays_in_registers(config):
     if registers < 255 or config.SPLIT_K == 1:
         assert faults(code) == []
     assert code.spills <= 32
-    assert code.count("DMMA") > 0
+    assert {name for name in code.variants if "DMMA" in name} == {"DMMA.16x8x16"}
     assert code.registers <= registers and together * (code.shared + 1024) <= 228 * 1024
     assert together * registers * 32 * config.num_warps <= 2**16
 

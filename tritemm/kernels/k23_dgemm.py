@@ -2,7 +2,7 @@
 
 Adds to       sgemm: tensor cores; lines in the order in which they are read without conflicts
 Mirrors       nothing; the CUDA ladder multiplies 16-bit operands
-Compiler does fragments in registers, their loads between DMMA, the epilogue
+Compiler does fragments in registers, their loads beside DMMA, the epilogue
 Signs         sm_90: DMMA, UTMALDG, SYNCS, no HGMMA, no LDGSTS
 Needs         sm_90; fp64 with 16-byte aligned rows or columns; Gluon
 Note          Fragments of one half of a tile's rows are loaded beside the other's DMMA.
@@ -11,11 +11,10 @@ Note          Fragments of one half of a tile's rows are loaded beside the other
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
 from ..arch.register_tiles import DmmaTile, suits
 from ..spec import CostHint, Policy, TritonKernel
-from .device.dmma import acc_layout, fragment, in_place, pieces, tiles_view
+from .device.dmma import acc_layout, dmma, fragment, in_place, pieces, tiles_view
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import next_place
 from .device.register_ring import finish, make_ring
@@ -54,7 +53,7 @@ def dgemm_kernel(
     a = fragment(a_tiles, (stage + ring.A_FIRST) * PIECES, 0, LAYOUT)
     b = fragment(b_tiles, stage + ring.B_FIRST, 1, LAYOUT)
     if PIECES == 2:
-        upper = mma_v2(a, b, acc)
+        upper = dmma(a, b, acc)
         a = fragment(a_tiles, (stage + ring.A_FIRST) * 2 + 1, 0, LAYOUT)
     for step in range(ring.unit.steps - 1):
         ring.fill(last, last_odd, step + STAGES - 2)  # used two steps ago, released one step ago
@@ -64,12 +63,12 @@ def dgemm_kernel(
         ring.wait(stage, odd)
         a_next = fragment(a_tiles, (stage + ring.A_FIRST) * PIECES, 0, LAYOUT)
         b_next = fragment(b_tiles, stage + ring.B_FIRST, 1, LAYOUT)
-        acc = mma_v2(a, b, acc)
+        acc = dmma(a, b, acc)
         if PIECES == 2:  # the upper rows, whose fragments were loaded beside the DMMA above
-            upper = mma_v2(a_next, b_next, upper)
+            upper = dmma(a_next, b_next, upper)
             a_next = fragment(a_tiles, (stage + ring.A_FIRST) * 2 + 1, 0, LAYOUT)
         a, b = a_next, b_next
-    acc = mma_v2(a, b, acc)
+    acc = dmma(a, b, acc)
     if PIECES == 2:
         acc = gl.reshape(gl.permute(gl.join(upper, acc), [2, 0, 1]), [BLOCK_M, BLOCK_N])
     acc = in_place(acc, A_ALONG_K, B_ALONG_K)

@@ -72,6 +72,40 @@ def tiles_view(memory, ROWS: gl.constexpr, COLUMNS: gl.constexpr, BYTES: gl.cons
 
 
 @gluon.jit
+def dmma(a, b, acc):
+    """acc += a @ b, for fragments of A and B, in PTX.
+
+    Triton 3.6 makes DMMA of 16 x 8 x 16 of `mma_v2`, and 3.8 eight of 8 x 8 x 4, each of which
+    takes half the time of the large one, and for which it pairs the wrong elements of A and B. The
+    accumulator is taken as [ROWS // 16, 16, COLUMNS // 8, 8], tiles of one instruction. Of each a
+    thread has four numbers, in columns side by side (bit 0) and rows 8 apart (bit 1), and as many
+    of B, and twice as many of A. So they become tensors of that shape, in which no element leaves
+    its thread; each says in the place of which bit of C a bit of k stands.
+    """
+    ROWS: gl.constexpr = acc.shape[0]
+    COLUMNS: gl.constexpr = acc.shape[1]
+    c = gl.reshape(acc, [ROWS // 16, 16, COLUMNS // 8, 8])
+    LAYOUT: gl.constexpr = c.type.layout
+    # k % 4 stands for a pair of columns, k // 4 % 2 for the column of the pair; k // 8 has halves.
+    a = gl.permute(gl.reshape(a, [ROWS, 2, 2, 4]), [0, 3, 2, 1])
+    a0, a1 = gl.split(gl.reshape(a, [ROWS // 16, 16, 8, 2]))
+    A: gl.constexpr = gl.SliceLayout(2, LAYOUT)
+    a0 = gl.expand_dims(gl.convert_layout(a0, A, assert_trivial=True), 2)
+    a1 = gl.expand_dims(gl.convert_layout(a1, A, assert_trivial=True), 2)
+    # The same, and k // 8 stands for the upper or the lower rows; a column for one of 8 rows.
+    b = gl.permute(gl.reshape(b, [2, 2, 4, COLUMNS // 8, 8]), [0, 4, 3, 2, 1])
+    b = gl.reshape(b, [16, COLUMNS // 8, 8])
+    b = gl.convert_layout(b, gl.SliceLayout(0, LAYOUT), assert_trivial=True)
+    c = gl.inline_asm_elementwise(
+        """mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {$0, $1, $2, $3},
+        {$8, $10, $9, $11, $12, $14, $13, $15}, {$16, $17, $18, $19}, {$4, $5, $6, $7};""",
+        "=d,=d,=d,=d,d,d,d,d,d,d,d,d,d,d,d,d,d,d,d,d", [c, a0, a1, gl.expand_dims(b, 0)],
+        gl.float64, is_pure=True, pack=4,
+    )  # fmt: skip
+    return gl.convert_layout(gl.reshape(c, [ROWS, COLUMNS]), acc.type.layout, assert_trivial=True)
+
+
+@gluon.jit
 def fragment(tiles, index, SIDE: gl.constexpr, ACC: gl.constexpr):
     """What warps multiply of a tile of A (`SIDE` 0) or of B."""
     return tiles.index(index).load(gl.DotOperandLayout(SIDE, ACC, 1))
