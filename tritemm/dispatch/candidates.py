@@ -299,13 +299,13 @@ def _is_modest(problem: Problem, pack: str) -> bool:
 def rungs_in_order(problem: Problem, rungs: Sequence[Kernel], named: bool = False) -> list[Kernel]:
     """Rungs whose sums have K's order, the highest first; if not `named`, auto's.
 
-    Of 16-bit operands these are all of WGMMA. Of others they are those that suit, and those that
-    are `ordered`: a vector suits `gemv` better, but that adds up in another order.
+    Of 16-bit operands these are all of WGMMA. Of others they are those that suit, and those of
+    their type: a vector suits `gemv` better, but that adds up in another order.
     """
-    some = [r for r in reversed(rungs) if r.limits.in_order or r.limits.ordered]
-    if narrow := problem.itemsize == 2:
-        some = [r for r in some if r.limits.tile.warpgroups]
-    if named:
-        return some
-    suiting = (r for r in some if narrow or r.limits.ordered or r.policy.suits(problem))
-    return [r for r in suiting if r.policy.auto]
+    some = [r for r in reversed(rungs) if r.policy.auto or named]
+    if problem.itemsize == 2:
+        ordered = (r for r in some if r.limits.in_order or r.limits.ordered)
+        return [r for r in ordered if r.limits.tile.warpgroups]
+    dtype = problem.a.dtype
+    some = [r for r in some if r.limits.in_order and r.limits.dtype in (None, dtype)]
+    return [r for r in some if named or r.limits.dtype == dtype or r.policy.suits(problem)]
