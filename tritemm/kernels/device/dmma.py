@@ -75,12 +75,12 @@ def tiles_view(memory, ROWS: gl.constexpr, COLUMNS: gl.constexpr, BYTES: gl.cons
 def dmma(a, b, acc):
     """acc += a @ b, for fragments of A and B, in PTX.
 
-    Triton 3.6 makes DMMA of 16 x 8 x 16 of `mma_v2`. Triton 3.8 makes eight of 8 x 8 x 4, which take
-    twice as long together, and pairs the wrong elements of A and B. The accumulator is taken as
-    [ROWS // 16, 16, COLUMNS // 8, 8], tiles of one instruction. A thread has four numbers of each,
-    in columns side by side (bit 0) and in rows 8 apart (bit 1), as many of B, and twice as many of
-    A. So fragments become tensors of that shape, in which no element leaves its thread, and bits of
-    k stand in the place of bits of C's rows and columns.
+    Triton 3.6 makes DMMA of 16 x 8 x 16 of `mma_v2`. Triton 3.8 makes eight of 8 x 8 x 4, which
+    take twice as long together, and pairs the wrong elements of A and B. The accumulator is taken
+    as [ROWS // 16, 16, COLUMNS // 8, 8], tiles of one instruction. A thread has four numbers of
+    each, in columns side by side (bit 0) and in rows 8 apart (bit 1), as many of B, and twice as
+    many of A. So fragments become tensors of that shape, in which no element leaves its thread, and
+    bits of k stand in the place of bits of C's rows and columns.
     """
     ROWS: gl.constexpr = acc.shape[0]
     COLUMNS: gl.constexpr = acc.shape[1]
