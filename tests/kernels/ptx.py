@@ -68,7 +68,7 @@ def _instruction(statement):
 
 
 class Barrier:
-    """Of `count` arrivals, and of the bytes that they announce."""
+    """A barrier of `count` arrivals, and of the bytes that they announce."""
 
     def __init__(self, count):
         self.count = self.missing = count

@@ -32,6 +32,7 @@ class RegisterRing:
     memory: Value
     unit: Value
     batch: Value
+    warp: Value
     STAGES: gl.constexpr
     BLOCK_K: gl.constexpr
     BYTES: gl.constexpr
@@ -45,7 +46,8 @@ class RegisterRing:
         """The stage's warp waits until it is empty, and has it filled with that step of the unit,
         if it has so many. `odd` is the parity of its `full` barrier then."""
         unit = self.unit
-        more = (step < unit.steps).to(gl.int32)
+        mine = (stage & (gl.num_warps() - 1)) == self.warp
+        more = (mine & (step < unit.steps)).to(gl.int32)
         k = (unit.first + step) * self.BLOCK_K
         place = (stage, odd ^ 1, unit.row, unit.col, k, more)
         asm(self.LOAD, place + (self.memory + self.BARRIERS, self.memory) + self.batch)
@@ -54,11 +56,8 @@ class RegisterRing:
     def start(self):
         """Have all stages but two filled; each warp asks for those that are its own."""
         AHEAD: gl.constexpr = self.STAGES - 2
-        warp = gl.inline_asm_elementwise(
-            "mov.u32 $0, %tid.x; shr.u32 $0, $0, 5;", "=r", [], gl.int32, is_pure=True, pack=1
-        )
         for i in gl.static_range(0, AHEAD, gl.num_warps()):
-            stage = i + warp
+            stage = i + self.warp
             self.fill(stage, gl.to_tensor(0), gl.where(stage < AHEAD, stage, self.unit.steps))
 
     @gluon.jit
@@ -112,7 +111,7 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
     LARGER: gl.constexpr = max(A_BYTES, B_BYTES)
     ROOM: gl.constexpr = (BYTES // LARGER + 1) * LARGER
     LOAD: gl.constexpr = load_text(
-        KERNEL, gl.num_warps(), BATCHED, STAGES, BLOCK_M, BLOCK_N, A_BYTES, B_BYTES, A_AT, B_AT,
+        KERNEL, BATCHED, STAGES, BLOCK_M, BLOCK_N, A_BYTES, B_BYTES, A_AT, B_AT,
         A_ALONG_K, B_ALONG_K, a_desc.block_type.nbytes, b_desc.block_type.nbytes,
     )  # fmt: skip
     whole = allocate(ROOM)
@@ -125,28 +124,28 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
             sizes = b_desc.shape if desc else a_desc.shape
             batch += (gl.minimum(b0, sizes[0] - 1), gl.minimum(b1, sizes[1] - 1))
     unit = Unit(tile, split, first, steps, b0, b1, row, col)
+    warp = gl.inline_asm_elementwise(
+        "mov.u32 $0, %tid.x; shr.u32 $0, $0, 5;", "=r", [], gl.int32, is_pure=True, pack=1
+    )
     return RegisterRing(
-        whole, memory, unit, batch, STAGES, BLOCK_K, ROOM, A_AT // A_BYTES, B_AT // B_BYTES,
+        whole, memory, unit, batch, warp, STAGES, BLOCK_K, ROOM, A_AT // A_BYTES, B_AT // B_BYTES,
         BYTES, LOAD,
     )  # fmt: skip
 
 
 @gluon.constexpr_function
-def load_text(kernel, warps, batched, stages, block_m, block_n, a_bytes, b_bytes, a_first, b_first,
+def load_text(kernel, batched, stages, block_m, block_n, a_bytes, b_bytes, a_first, b_first,
               a_along_k, b_along_k, a_box, b_box):  # fmt: skip
-    """The warp of a stage has it filled, once it is free: `asm` of 8 operands, or of 12.
+    """A warp has a stage filled, once it is free: `asm` of 8 operands, or of 12.
 
-    $1 stage, $2 parity, $3 row, $4 column, $5 k, $6 whether at all, $7 barriers, $8 memory; of a
-    batch $9 and $10 its indices for A, $11 and $12 those for B. `first` is where the first of A's
-    tiles is, or of B's, of so many bytes, which come in boxes of as many, side by side across K.
+    $1 stage, $2 parity, $3 row, $4 column, $5 k, $6 whether this warp does, $7 barriers, $8 memory;
+    of a batch $9 and $10 its indices for A, $11 and $12 those for B. `first` is where the first of
+    A's tiles is, or of B's, of so many bytes, which come in boxes of as many, side by side across
+    K.
     """
     text = [
-        f""".reg .pred skip, done, one; .reg .b32 warp, mine, who, full, at, line; .reg .b64 map;
-        mov.u32 warp, %tid.x;
-        shr.u32 warp, warp, 5;
-        and.b32 mine, $1, {warps - 1};
-        setp.ne.u32 skip, warp, mine;
-        setp.eq.or.u32 skip, $6, 0, skip;
+        """.reg .pred skip, done, one; .reg .b32 who, full, at, line; .reg .b64 map;
+        setp.eq.u32 skip, $6, 0;
         elect.sync who|one, -1;
         not.pred one, one;
         or.pred skip, skip, one;
