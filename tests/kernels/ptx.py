@@ -144,6 +144,7 @@ class Warp:
             for name, value in (special | values).items()
         }
         self.at = np.zeros(32, np.int64)
+        self.alone = False
 
     @property
     def ended(self):
@@ -224,12 +225,14 @@ TYPES = {
     **{kind + bits: np.dtype(f"{sign}{int(bits) // 8}")
        for kind, sign in (("b", "u"), ("u", "u"), ("s", "i")) for bits in ("32", "64")},
 }  # fmt: skip
+TOO_EARLY = "global memory, while the launch before may still write it"
 LOGIC = {"and": operator.and_, "or": operator.or_}
 COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "gt")}
 VALUES = LOGIC | {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul,
     "fma": lambda a, b, c: a * b + c, "mad": lambda a, b, c: a * b + c,
-    "xor": operator.xor, "not": operator.invert, "shl": operator.lshift, "shr": operator.rshift,
+    "neg": operator.neg, "xor": operator.xor, "not": operator.invert, "shl": operator.lshift,
+    "shr": operator.rshift,
     "div": lambda a, b: np.trunc(a / b).astype(a.dtype), "min": np.minimum, "max": np.maximum,
     "bfe": lambda a, first, count: a << (32 - first - count) >> (32 - count),
     "mov": lambda a: a, "cvta": lambda a: a,
@@ -262,7 +265,10 @@ def places(warp, memory, names, words, count):
 
 
 def memory_of(warp, words):
-    return warp.program.memory if words[1] == "global" else warp.program.shared
+    if words[1] != "global":
+        return warp.program.shared
+    assert warp.alone, TOO_EARLY
+    return warp.program.memory
 
 
 def load(warp, words, to, names):
@@ -291,6 +297,7 @@ def store_matrices(warp, words, names, sources):
 
 
 def add_atomically(warp, words, to, names, source):
+    assert warp.alone, TOO_EARLY
     memory = warp.program.memory[warp.one(warp.address(names)) :][:4].view(np.uint32)
     before = np.full(32, memory[0])
     memory += np.uint32(warp.one(warp.read(source)))
@@ -341,6 +348,7 @@ def arrive(warp, words, nothing, names, size="0"):
 
 
 def load_box(warp, words, names, source, barrier):
+    assert warp.alone, TOO_EARLY
     number, *corner = (warp.one(warp.read(name, "s32")) for name in source)
     to, barrier = (warp.one(warp.address(each)) for each in (names, barrier))
     warp.program.coming.append((*warp.program.maps[number], corner[::-1], to, barrier))
@@ -365,6 +373,11 @@ def multiply(warp, words, to, a, b, c):
         warp.write(name, result[row, column])
 
 
+def launch_before(warp, words):
+    """griddepcontrol: this launch begins before the last one has ended, until a warp waits."""
+    warp.alone |= words[1] == "wait"
+
+
 def nothing(warp, words, *operands):
     """What orders memory, where all is in order."""
 
@@ -375,4 +388,5 @@ SPECIAL = {
     "stmatrix": store_matrices, "atom": add_atomically, "bar.sync": meet, "bar.warp": whole_warp,
     "elect": elect, "mbarrier.init": initialise, "mbarrier.try_wait": test_phase,
     "mbarrier.arrive": arrive, "cp": load_box, "mma": multiply, "fence": nothing,
+    "griddepcontrol": launch_before,
 }  # fmt: skip

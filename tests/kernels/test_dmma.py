@@ -45,6 +45,16 @@ def test_few_tiles_are_small_and_have_k_in_parts():
 
 
 @pytest.mark.host
+@pytest.mark.parametrize("size", [(256, 256, 256), (300, 400, 500), (16, 4096, 4096)], ids=str)
+def test_few_tiles_have_slices_of_each_step(size):
+    """But none where sums must have one order, which slices would change."""
+    asked = fp64(*size)
+    words = "auto", "auto/batch_invariant", "dgemm/batch_invariant"
+    depths = [dispatch.choose(asked, word).config.BLOCK_K for word in words]
+    assert depths == [32, 16, 16]
+
+
+@pytest.mark.host
 def test_a_vector_is_for_gemv():
     assert dispatch.choose(fp64(1, 4096, 4096)).kernel.name == "gemv"
 
@@ -73,17 +83,18 @@ def of_instruction(order, place):
     return sum((place >> i & 1) << bit for i, bit in enumerate(order))
 
 
-def in_memory(side, rows, columns, warps, along_k):
-    """(line, k) of the instruction, and number of the element in shared memory."""
+def in_memory(side, rows, columns, warps, slices, along_k):
+    """(slice, line, k) of the instruction, and number of the element in shared memory."""
     lines = columns if side else rows
-    layout = dmma.tile_layout(rows, columns, warps, side, along_k)
+    layout = dmma.tile_layout(rows, columns, warps, slices, side, along_k)
     found = {}
-    for number in range(16 * lines):
-        place = [0, 0]
+    for number in range(16 * lines * slices):
+        place = [0, 0, 0]
         for i, basis in enumerate(layout.offset_bases):
             if number >> i & 1:
                 place = [x ^ y for x, y in zip(place, basis, strict=True)]
-        found[tuple(place[::-1] if side else place)] = number
+        part, first, second = place
+        found[(part, second, first) if side else (part, first, second)] = number
     return found
 
 
@@ -91,9 +102,11 @@ TILES = list(itertools.product(DmmaTile.tiles, (0, 1), (True, False)))
 
 
 def sizes(tile, side):
-    """Rows, columns and warps: those of C for B's tile, and for A's those of a piece of rows."""
-    rows, columns, _, warps, _ = tile
-    return rows // (1 if side else dmma.pieces(rows, columns, warps)), columns, warps
+    """Rows, columns, warps and slices: of C for B's tile, and for A's those of a piece of rows."""
+    rows, columns, depth, warps, _ = tile
+    slices = depth // 16
+    pieces = 1 if side else dmma.pieces(rows, columns, warps, slices)
+    return rows // pieces, columns, warps, slices
 
 
 @pytest.mark.host
@@ -101,15 +114,16 @@ def sizes(tile, side):
 @pytest.mark.parametrize(("tile", "side", "along_k"), TILES, ids=str)
 def test_tiles_are_read_where_tma_puts_them(tile, side, along_k):
     """Lines of 128 bytes, in which pieces of 16 are exchanged by the line's number."""
-    rows, columns, warps = sizes(tile, side)
-    found = in_memory(side, rows, columns, warps, along_k)
-    lines = dmma.line_order(rows, columns, warps, side, along_k)
-    for line, k in itertools.product(range(columns if side else rows), range(16)):
+    rows, columns, warps, slices = sizes(tile, side)
+    found = in_memory(side, rows, columns, warps, slices, along_k)
+    order = dmma.line_order(rows, columns, warps // slices, side, along_k)
+    lines = columns if side else rows
+    for part, line, k in itertools.product(range(slices), range(lines), range(16)):
         if along_k:
             at = 16 * line + (((k // 2) ^ (line % 8)) * 2 + k % 2)
         else:
             at = 256 * (line // 16) + 16 * k + ((line % 16 // 2) ^ (k % 8)) * 2 + line % 2
-        assert found[of_instruction(lines, line), k] == at
+        assert found[part, of_instruction(order, line), k] == 16 * lines * part + at
 
 
 @pytest.mark.host
@@ -117,11 +131,10 @@ def test_tiles_are_read_where_tma_puts_them(tile, side, along_k):
 @pytest.mark.parametrize(("tile", "side", "along_k"), TILES, ids=str)
 def test_lanes_that_read_at_once_read_from_all_banks(tile, side, along_k):
     """16 lanes 8 bytes each; or 8 of them 16 bytes, which are registers side by side."""
-    rows, columns, warps = sizes(tile, side)
-    found = in_memory(side, rows, columns, warps, along_k)
-    wide = side == 0 and found[8, 0] == 1
+    found = in_memory(side, *sizes(tile, side), along_k)
+    wide = side == 0 and found[0, 8, 0] == 1
     assert wide == (side == 0 and not along_k)
-    lanes = [found[lane // 4, lane % 4] for lane in range(32)]
+    lanes = [found[0, lane // 4, lane % 4] for lane in range(32)]
     size = 2 if wide else 1
     for first in range(0, 32, 16 // size):
         banks = {at % 16 // size for at in lanes[first : first + 16 // size]}
@@ -136,5 +149,5 @@ def test_refusals():
     asked = fp64(256, 256, 256)
     assert "the tile is (64, 64, 32, 4, 4)" in why_not(DGEMM, asked, Config(64, 64, 32, 4, 4))
     assert "K = 256 has 16 steps" in why_not(
-        DGEMM, asked, Config(64, 64, 16, 4, 6, "grouped", 8, SPLIT_K=17)
+        DGEMM, asked, Config(64, 64, 16, 4, 4, "grouped", 8, SPLIT_K=17)
     )

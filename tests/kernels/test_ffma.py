@@ -46,9 +46,9 @@ def test_auto_takes_register_tiles(size, layout):
 
 #: M, N, K, the best tile's area and its time in us, on one H200.
 MEASURED = [
-    ((4096, 4096, 4096), "NN", 256 * 128, 2701), ((512, 512, 512), "NN", 32 * 64, 11.0),
-    ((2048, 3072, 768), "NT", 128 * 64, 227), ((64, 3072, 1024), "NT", 32 * 64, 16.4),
-    ((16, 4096, 4096), "NT", 32 * 64, 36), ((6500, 268, 804), "TN", 64 * 64, 83.1),
+    ((4096, 4096, 4096), "NN", 256 * 128, 2701), ((512, 512, 512), "NN", 32 * 32, 10.0),
+    ((2048, 3072, 768), "NT", 128 * 64, 219), ((64, 3072, 1024), "NT", 32 * 32, 15.6),
+    ((16, 4096, 4096), "NT", 16 * 64, 22.4), ((1000, 1000, 1000), "NN", 64 * 64, 52.9),
 ]  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def test_the_tile_is_the_one_that_was_fastest(size, layout, area, us):
     assert area == config.BLOCK_M * config.BLOCK_N
     tile = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.num_warps, config.num_stages
     clocks = FfmaTile.clocks.of(asked, config, FfmaTile.tiles[tile])
-    assert clocks / 1980 == pytest.approx(us, rel=0.2)
+    assert clocks / 1755 == pytest.approx(us, rel=0.2)
 
 
 @pytest.mark.host
@@ -96,8 +96,8 @@ def test_refusals():
     assert "torch.bfloat16" in SGEMM.why_not(problem(64, 64, 64))
     assert "tf32" in SGEMM.why_not(fp32(64, 64, 64, precision="tf32"))
     asked = fp32(256, 256, 256)
-    assert "the tile is (64, 64, 32, 4, 4)" in why_not(SGEMM, asked, Config(64, 64, 32, 4, 4))
-    assert "(256, 128, 32, 8, 4), " in why_not(SGEMM, asked, Config(64, 64, 32, 4, 4))
+    assert "the tile is (64, 32, 32, 4, 4)" in why_not(SGEMM, asked, Config(64, 32, 32, 4, 4))
+    assert "(256, 128, 32, 8, 4), " in why_not(SGEMM, asked, Config(64, 32, 32, 4, 4))
     assert SGEMM.configs(fp32(16, 16, 2**29, layout="NN"))[0].SPLIT_K == 1
     assert "K = 256 has 16 steps" in why_not(
         SGEMM, asked, Config(64, 64, 16, 4, 4, "grouped", 8, SPLIT_K=17)

@@ -32,15 +32,14 @@ class Launch(NamedTuple):
 
 
 class Clocks(NamedTuple):
-    """Clocks of a product apart from its tiles, and of an SM's programs apart from their steps;
-    steps that a tile's beginning and end take; clocks to add up parts, and an element of these; and
-    the number of warps with which an SM reaches half its rate."""
+    """Clocks of an SM's programs apart from their steps, and of each element of C that they store;
+    clocks to add up parts, and for each element of these; and the number of warps with which an SM
+    reaches half its rate."""
 
-    start: float
     program: float
-    ends: float
-    reduction: float
     element: float
+    reduction: float
+    part: float
     half: float
 
     def of(self, problem: Problem, config: Config, launch: Launch) -> float:
@@ -49,17 +48,17 @@ class Clocks(NamedTuple):
         warps, full = (config.num_warps * min(n, together) for n in (units, together))
         rate = launch.rate * (warps / (warps + self.half)) * ((full + self.half) / full)
         size, parts = config.BLOCK_M * config.BLOCK_N, config.SPLIT_K
-        steps = -(-problem.K // (config.BLOCK_K * parts)) + self.ends
-        work = units * size * steps * config.BLOCK_K / rate
-        started = self.start + -(-units // together) * self.program
-        return started + work + (self.reduction + self.element * parts * size) * (parts > 1)
+        steps = -(-problem.K // (config.BLOCK_K * parts))
+        apart = -(-units // together) * (self.program + self.element * size)
+        added = (self.reduction + self.part * parts * size) * (parts > 1)
+        return apart + units * size * steps * config.BLOCK_K / rate + added
 
 
 class RegisterTile(Tile):
     """One of the `tiles` of a family, by BLOCK_M, BLOCK_N, BLOCK_K, warps and stages.
 
-    `line` is the number of lines side by side that TMA swizzles where an operand lies across K; or
-    0 if it loads all of a tile's at once, as they are.
+    `line` is the number of elements side by side that TMA swizzles: of K, which a step may have
+    more of, or of lines across K; or 0 if it loads a tile at once, and swizzles those of K alone.
     """
 
     tiles: ClassVar[dict[tuple[int, int, int, int, int], Launch]]
@@ -91,7 +90,8 @@ class RegisterTile(Tile):
         p, c = self.p, self.c
         rows = c.BLOCK_M if major_of(p.a) == "N" else self.line or c.BLOCK_M
         columns = c.BLOCK_N if major_of(p.b) == "T" else self.line or c.BLOCK_N
-        return Box.of(p, p.a, rows, c.BLOCK_K), Box.of(p, p.b, c.BLOCK_K, columns)
+        depth = self.line or c.BLOCK_K
+        return Box.of(p, p.a, rows, depth), Box.of(p, p.b, depth, columns)
 
     def described(self, box: Box, tensor, along_k: bool) -> TensorDescriptor:
         """The descriptor of a box."""
@@ -133,7 +133,7 @@ class RegisterTile(Tile):
             }  # fmt: skip
 
         def options(problem: Problem, config: Config) -> dict[str, Any]:
-            return {"maxnreg": cls.tiles[cls(problem, config).key].registers}
+            return {"maxnreg": cls.tiles[cls(problem, config).key].registers, "launch_pdl": True}
 
         return Arguments(fixed, tensors, cls.workspace, options)
 
@@ -144,8 +144,8 @@ class RegisterTile(Tile):
 
     @classmethod
     def whole(cls, problem: Problem, parts: int) -> tuple[Config, ...]:
-        """`Limits.ordered`: the one of those that have K whole."""
-        return _least(problem, cls, (1,))
+        """`Limits.ordered`: the one of those that have K whole, and no slices of a step."""
+        return _least(problem, cls, (1,), True)
 
     @classmethod
     def limits(cls, dtype: torch.dtype) -> Limits:
@@ -155,8 +155,8 @@ class RegisterTile(Tile):
 
 
 def suits(problem: Problem) -> bool:
-    """Whether it is no product with a vector."""
-    return min(problem.M, problem.N) > 1
+    """Whether it is no product with a vector, nor with two of fp32, for which `gemv` is faster."""
+    return min(problem.M, problem.N) > 8 // problem.itemsize
 
 
 _HAS_REGISTERS = Constraint(
@@ -166,9 +166,13 @@ _HAS_REGISTERS = Constraint(
 
 
 @once_per(lambda p: (p.M, p.N, p.K, p.batches, p.device.sms))
-def _least(problem: Problem, family: type[RegisterTile], splits=SPLITS) -> tuple[Config, ...]:
+def _least(
+    problem: Problem, family: type[RegisterTile], splits=SPLITS, unsliced=False
+) -> tuple[Config, ...]:
     found: list[tuple[float, int, Config]] = []
     for tile, launch in family.tiles.items():
+        if unsliced and family.line and tile[2] > family.line:
+            continue
         for split in splits:
             config = Config(*tile, "grouped", 8, SPLIT_K=split)
             few = config.units(problem) <= MOST * problem.device.sms and not COUNTED_K(problem)
@@ -178,19 +182,18 @@ def _least(problem: Problem, family: type[RegisterTile], splits=SPLITS) -> tuple
 
 
 class FfmaTile(RegisterTile):
-    """Tiles of fp32. Clocks are fitted to 1000 times of an H200, to 5 %."""
+    """Tiles of fp32. Clocks are fitted to 528 times of an H200, of launches in a row, to 9 %."""
 
     tiles: ClassVar[dict[tuple[int, int, int, int, int], Launch]] = {
-        (256, 128, 32, 8, 4): Launch(255, 1, 95.1),
-        (128, 128, 16, 4, 4): Launch(255, 2, 82.7),
-        (128, 64, 16, 4, 4): Launch(168, 3, 87.5),
-        (64, 128, 16, 4, 4): Launch(168, 3, 87.5),
-        (64, 64, 16, 4, 4): Launch(128, 4, 84.7),
-        (64, 64, 16, 2, 4): Launch(192, 5, 84.3),
-        (32, 64, 32, 4, 4): Launch(128, 4, 79.3),
-        (32, 32, 32, 2, 4): Launch(128, 6, 63.3),
+        (256, 128, 32, 8, 4): Launch(255, 1, 129.7),
+        (128, 64, 16, 4, 4): Launch(168, 3, 107.2),
+        (64, 64, 16, 4, 4): Launch(128, 4, 95.7),
+        (64, 64, 32, 4, 4): Launch(128, 3, 101.0),
+        (32, 64, 32, 4, 4): Launch(128, 4, 83.6),
+        (32, 32, 32, 2, 4): Launch(128, 6, 81.9),
+        (16, 64, 32, 2, 6): Launch(128, 3, 72.5),
     }
-    clocks = Clocks(700.0, 1670.0, 1.73, 3790.0, 0.093, 2.04)
+    clocks = Clocks(2134.0, 1.49, 666.0, 0.088, 0.48)
     multiplied = Constraint(
         "this rung multiplies fp32 as ieee, and operands are {p.a.dtype}, precision {p.precision}",
         lambda p: p.by_ffma,
@@ -200,21 +203,18 @@ class FfmaTile(RegisterTile):
 class DmmaTile(RegisterTile):
     """Tiles of fp64, of which DMMA does 128 FMA in a clock.
 
-    Clocks are fitted to 1248 times of an H200, from before rows were cut into pieces; since then
-    the rate of 128 x 128 is an estimate.
+    Clocks are fitted to 434 times of an H200, of launches in a row, to 9 %.
     """
 
     tiles: ClassVar[dict[tuple[int, int, int, int, int], Launch]] = {
-        (128, 128, 16, 8, 5): Launch(255, 1, 136.0),
-        (128, 64, 16, 8, 6): Launch(255, 1, 128.5),
-        (64, 128, 16, 8, 6): Launch(255, 1, 129.9),
-        (64, 64, 16, 4, 6): Launch(255, 2, 124.1),
-        (64, 32, 16, 4, 5): Launch(128, 3, 99.5),
-        (32, 32, 16, 4, 8): Launch(128, 3, 78.5),
-        (64, 16, 16, 4, 10): Launch(128, 2, 65.7),
-        (32, 16, 16, 4, 17): Launch(128, 2, 43.5),
+        (128, 128, 16, 8, 6): Launch(255, 1, 126.0),
+        (64, 64, 16, 8, 6): Launch(128, 2, 122.6),
+        (64, 64, 16, 4, 4): Launch(168, 3, 122.0),
+        (64, 32, 16, 4, 5): Launch(128, 3, 109.9),
+        (32, 32, 32, 8, 6): Launch(128, 2, 91.3),
+        (32, 16, 32, 8, 8): Launch(128, 2, 62.8),
     }
-    clocks = Clocks(4225.0, 3072.0, 6.32, 2454.0, 0.316, 7.67)
+    clocks = Clocks(3323.0, 0.349, 1121.0, 0.896, 5.62)
     line = LINE.value
     multiplied = Constraint(
         "this rung multiplies fp64, and operands are {p.a.dtype}",

@@ -73,5 +73,5 @@ KERNEL = TritonKernel(
     arguments=FfmaTile.arguments(), grid=lambda problem, config: config.units(problem),
     limits=FfmaTile.limits(torch.float32),
     policy=Policy(suits=suits, branch="fp32"),
-    cost=CostHint(1.2, register_tiles=True),
+    cost=CostHint(1.1, register_tiles=True),
 )  # fmt: skip

@@ -5,7 +5,8 @@ Mirrors       nothing; the CUDA ladder multiplies 16-bit operands
 Compiler does fragments in registers, their loads beside DMMA, the epilogue
 Signs         sm_90: DMMA, UTMALDG, SYNCS, no HGMMA, no LDGSTS
 Needs         sm_90; fp64 with 16-byte aligned rows or columns; Gluon
-Note          Fragments of one half of a tile's rows are loaded beside the other's DMMA.
+Note          Fragments of one half of a tile's rows are loaded beside the other's DMMA; of small
+              tiles, groups of warps multiply a slice of each step.
 """
 
 import torch
@@ -14,7 +15,7 @@ from triton.experimental.gluon import language as gl
 
 from ..arch.register_tiles import DmmaTile, suits
 from ..spec import CostHint, Policy, TritonKernel
-from .device.dmma import acc_layout, dmma, fragment, in_place, pieces, tiles_view
+from .device.dmma import LINE, acc_layout, dmma, fragment, in_place, pieces, tiles_view
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import next_place
 from .device.register_ring import finish, make_ring
@@ -34,19 +35,20 @@ def dgemm_kernel(
 ):  # fmt: skip
     A_ALONG_K: gl.constexpr = A_MAJOR == "N"
     B_ALONG_K: gl.constexpr = B_MAJOR == "T"
-    PIECES: gl.constexpr = pieces(BLOCK_M, BLOCK_N, gl.num_warps())
+    SLICES: gl.constexpr = BLOCK_K // LINE
+    PIECES: gl.constexpr = pieces(BLOCK_M, BLOCK_N, gl.num_warps(), SLICES)
     ROWS: gl.constexpr = BLOCK_M // PIECES
-    LAYOUT: gl.constexpr = acc_layout(BLOCK_M, BLOCK_N, gl.num_warps())
+    LAYOUT: gl.constexpr = acc_layout(BLOCK_M, BLOCK_N, gl.num_warps(), SLICES)
     NAME: gl.constexpr = dgemm_kernel.__name__
     ring = make_ring(
         NAME, a_desc, b_desc, M, N, K, B1, parts, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
         ORDER, GROUP_M, SPLIT, BATCHED, A_ALONG_K, B_ALONG_K,
     )  # fmt: skip
-    a_tiles = tiles_view(ring.whole, ROWS, BLOCK_N, ring.BYTES, 0, A_ALONG_K)
-    b_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_N, ring.BYTES, 1, B_ALONG_K)
+    a_tiles = tiles_view(ring.whole, ROWS, BLOCK_N, SLICES, ring.BYTES, 0, A_ALONG_K)
+    b_tiles = tiles_view(ring.whole, BLOCK_M, BLOCK_N, SLICES, ring.BYTES, 1, B_ALONG_K)
 
     ring.start()
-    acc = gl.zeros([ROWS, BLOCK_N], gl.float64, LAYOUT)
+    acc = gl.zeros([SLICES, ROWS, BLOCK_N], gl.float64, LAYOUT)
     stage, odd = gl.to_tensor(0), gl.to_tensor(0)
     last, last_odd = gl.to_tensor(STAGES - 2), gl.to_tensor(0)
     ring.wait(stage, odd)
@@ -70,7 +72,7 @@ def dgemm_kernel(
         a, b = a_next, b_next
     acc = dmma(a, b, acc)
     if PIECES == 2:
-        acc = gl.reshape(gl.permute(gl.join(upper, acc), [2, 0, 1]), [BLOCK_M, BLOCK_N])
+        acc = gl.reshape(gl.permute(gl.join(upper, acc), [0, 3, 1, 2]), [1, BLOCK_M, BLOCK_N])
     acc = in_place(acc, A_ALONG_K, B_ALONG_K)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)

@@ -5,6 +5,9 @@ operand, by which TMA puts it, and that in the instruction, with the same bits i
 the instruction bits 0 to 2 are of lanes, and bit 3 of A's is of registers side by side. The orders
 here are those in which lanes that read at once, 16 of 8 bytes or 8 of 16, read from all banks, and
 in which 16 bytes of A or of C are registers side by side where that can be.
+
+A step of K may have slices, each of them a line long: so many groups of warps multiply one each,
+and their sums are added at the end. A scheduler with two warps issues nearly twice as many DMMA.
 """
 
 from triton.experimental import gluon
@@ -18,21 +21,23 @@ LINE = gl.constexpr(16)
 
 @gluon.constexpr_function
 def warps_of(rows, columns, warps):
-    """Rows and columns of a tile's warps; each has 32 rows if it can, and 32 columns at most."""
+    """Rows and columns of a slice's warps; each has 32 rows if it can, and 32 columns at most."""
     across = min(columns // 8, max(1, columns // 32, 32 * warps // rows))
     return warps // across, across
 
 
 @gluon.constexpr_function
-def pieces(rows, columns, warps):
-    """Into how many pieces a tile's rows are cut: two if a warp has 32 rows or more."""
-    return 2 if rows >= 32 * warps_of(rows, columns, warps)[0] else 1
+def pieces(rows, columns, warps, slices):
+    """Into how many pieces a tile's rows are cut: two if a warp has 32 rows or more, unless there
+    are slices."""
+    return 2 if slices == 1 and rows >= 32 * warps_of(rows, columns, warps)[0] else 1
 
 
 @gluon.constexpr_function
-def acc_layout(rows, columns, warps):
-    """The accumulator's, in the instruction's order."""
-    return gl.NVMMADistributedLayout([2, 0], list(warps_of(rows, columns, warps)), [16, 8])
+def acc_layout(rows, columns, warps, slices):
+    """That of accumulators [slices, rows, columns], in the instruction's order."""
+    each = warps_of(rows, columns, warps // slices)
+    return gl.NVMMADistributedLayout([2, 0], [slices, *each], [1, 16, 8])
 
 
 @gluon.constexpr_function
@@ -49,25 +54,28 @@ def line_order(rows, columns, warps, side, along_k):
 
 
 @gluon.constexpr_function
-def tile_layout(rows, columns, warps, side, along_k):
-    """Tiles of A [rows, LINE], or of B [LINE, columns], in the order of the instruction."""
-    line = [[1 << i, 0] for i in line_order(rows, columns, warps, side, along_k)]
+def tile_layout(rows, columns, warps, slices, side, along_k):
+    """Tiles of A [slices, rows, LINE], or of B [slices, LINE, columns], slice after slice, in the
+    order of the instruction."""
+    line = [[1 << i, 0] for i in line_order(rows, columns, warps // slices, side, along_k)]
     k = [[0, 1 << i] for i in range(4)]
     inner, outer = (k, line) if along_k else (line, k + line[4:])
     # TMA exchanges pieces of 16 bytes of a line by the three lowest bits of its number.
     exchanged = [*inner[1:4], *[[0, 0]] * (len(outer) - 3)]
     pairs = zip(outer, exchanged, strict=True)
     bases = inner[:4] + [[a + c, b + d] for (a, b), (c, d) in pairs]
-    return gl.SharedLinearLayout([basis[::-1] for basis in bases] if side else bases, [], 1024)
+    bases = [[0, *(basis[::-1] if side else basis)] for basis in bases]
+    bases += [[1 << i, 0, 0] for i in range(slices.bit_length() - 1)]
+    return gl.SharedLinearLayout(bases, [], 1024)
 
 
 @gluon.jit
-def tiles_view(memory, ROWS: gl.constexpr, COLUMNS: gl.constexpr, BYTES: gl.constexpr,
-               SIDE: gl.constexpr, ALONG_K: gl.constexpr):  # fmt: skip
+def tiles_view(memory, ROWS: gl.constexpr, COLUMNS: gl.constexpr, SLICES: gl.constexpr,
+               BYTES: gl.constexpr, SIDE: gl.constexpr, ALONG_K: gl.constexpr):  # fmt: skip
     """Memory, of so many `BYTES`, as tiles of A (`SIDE` 0) or of B, for C of that size."""
-    LAYOUT: gl.constexpr = tile_layout(ROWS, COLUMNS, gl.num_warps(), SIDE, ALONG_K)
-    COUNT: gl.constexpr = BYTES // (8 * LINE * (COLUMNS if SIDE else ROWS))
-    SIZES: gl.constexpr = (COUNT, LINE, COLUMNS) if SIDE else (COUNT, ROWS, LINE)
+    LAYOUT: gl.constexpr = tile_layout(ROWS, COLUMNS, gl.num_warps(), SLICES, SIDE, ALONG_K)
+    COUNT: gl.constexpr = BYTES // (8 * LINE * SLICES * (COLUMNS if SIDE else ROWS))
+    SIZES: gl.constexpr = (COUNT, SLICES, LINE, COLUMNS) if SIDE else (COUNT, SLICES, ROWS, LINE)
     return reinterpret(memory, gl.float64, SIZES, LAYOUT)
 
 
@@ -77,32 +85,33 @@ def dmma(a, b, acc):
 
     Triton 3.6 makes DMMA of 16 x 8 x 16 of `mma_v2`. Triton 3.8 makes eight of 8 x 8 x 4, which
     take twice as long together, and pairs the wrong elements of A and B. The accumulator is taken
-    as [ROWS // 16, 16, COLUMNS // 8, 8], tiles of one instruction. A thread has four numbers of
-    each, in columns side by side (bit 0) and in rows 8 apart (bit 1), as many of B, and twice as
-    many of A. So fragments become tensors of that shape, in which no element leaves its thread, and
-    bits of k stand in the place of bits of C's rows and columns.
+    as [SLICES, ROWS // 16, 16, COLUMNS // 8, 8], tiles of one instruction. A thread has four
+    numbers of each, in columns side by side (bit 0) and in rows 8 apart (bit 1), as many of B, and
+    twice as many of A. So fragments become tensors of that shape, in which no element leaves its
+    thread, and bits of k stand in the place of bits of C's rows and columns.
     """
-    ROWS: gl.constexpr = acc.shape[0]
-    COLUMNS: gl.constexpr = acc.shape[1]
-    c = gl.reshape(acc, [ROWS // 16, 16, COLUMNS // 8, 8])
+    SLICES: gl.constexpr = acc.shape[0]
+    ROWS: gl.constexpr = acc.shape[1]
+    COLUMNS: gl.constexpr = acc.shape[2]
+    c = gl.reshape(acc, [SLICES, ROWS // 16, 16, COLUMNS // 8, 8])
     LAYOUT: gl.constexpr = c.type.layout
     # k % 4 stands for a pair of columns, k // 4 % 2 for the column of the pair; k // 8 has halves.
-    a = gl.permute(gl.reshape(a, [ROWS, 2, 2, 4]), [0, 3, 2, 1])
-    a0, a1 = gl.split(gl.reshape(a, [ROWS // 16, 16, 8, 2]))
-    A: gl.constexpr = gl.SliceLayout(2, LAYOUT)
-    a0 = gl.expand_dims(gl.convert_layout(a0, A, assert_trivial=True), 2)
-    a1 = gl.expand_dims(gl.convert_layout(a1, A, assert_trivial=True), 2)
+    a = gl.permute(gl.reshape(a, [SLICES, ROWS, 2, 2, 4]), [0, 1, 4, 3, 2])
+    a0, a1 = gl.split(gl.reshape(a, [SLICES, ROWS // 16, 16, 8, 2]))
+    A: gl.constexpr = gl.SliceLayout(3, LAYOUT)
+    a0 = gl.expand_dims(gl.convert_layout(a0, A, assert_trivial=True), 3)
+    a1 = gl.expand_dims(gl.convert_layout(a1, A, assert_trivial=True), 3)
     # The same, and k // 8 stands for the upper or the lower rows; a column for one of 8 rows.
-    b = gl.permute(gl.reshape(b, [2, 2, 4, COLUMNS // 8, 8]), [0, 4, 3, 2, 1])
-    b = gl.reshape(b, [16, COLUMNS // 8, 8])
-    b = gl.convert_layout(b, gl.SliceLayout(0, LAYOUT), assert_trivial=True)
+    b = gl.permute(gl.reshape(b, [SLICES, 2, 2, 4, COLUMNS // 8, 8]), [0, 1, 5, 4, 3, 2])
+    b = gl.reshape(b, [SLICES, 16, COLUMNS // 8, 8])
+    b = gl.convert_layout(b, gl.SliceLayout(1, LAYOUT), assert_trivial=True)
     c = gl.inline_asm_elementwise(
         """mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {$0, $1, $2, $3},
         {$8, $10, $9, $11, $12, $14, $13, $15}, {$16, $17, $18, $19}, {$4, $5, $6, $7};""",
-        "=d,=d,=d,=d,d,d,d,d,d,d,d,d,d,d,d,d,d,d,d,d", [c, a0, a1, gl.expand_dims(b, 0)],
+        "=d,=d,=d,=d,d,d,d,d,d,d,d,d,d,d,d,d,d,d,d,d", [c, a0, a1, gl.expand_dims(b, 1)],
         gl.float64, is_pure=True, pack=4,
     )  # fmt: skip
-    return gl.convert_layout(gl.reshape(c, [ROWS, COLUMNS]), acc.type.layout, assert_trivial=True)
+    return gl.convert_layout(gl.reshape(c, acc.shape), acc.type.layout, assert_trivial=True)
 
 
 @gluon.jit
@@ -112,12 +121,14 @@ def fragment(tiles, index, SIDE: gl.constexpr, ACC: gl.constexpr):
 
 
 @gluon.constexpr_function
-def _bits(rows, columns, warps, a_along_k, b_along_k):
-    """For each bit of a place in C the bit in the instruction, highest first, and rows' first."""
-    m = line_order(rows, columns, warps, 0, a_along_k)
-    n = line_order(rows, columns, warps, 1, b_along_k)
-    down = [len(m) - 1 - bit for bit in reversed(m)]
-    return down + [len(m) + len(n) - 1 - bit for bit in reversed(n)]
+def _bits(rows, columns, warps, slices, a_along_k, b_along_k):
+    """For each bit of [slices, rows, columns], highest first, the bit in the instruction."""
+    m = line_order(rows, columns, warps // slices, 0, a_along_k)
+    n = line_order(rows, columns, warps // slices, 1, b_along_k)
+    first = slices.bit_length() - 1
+    down = [first + len(m) - 1 - bit for bit in reversed(m)]
+    across = [first + len(m) + len(n) - 1 - bit for bit in reversed(n)]
+    return [*range(first), *down, *across]
 
 
 @builtin
@@ -131,16 +142,29 @@ def _reordered(x, bits, _semantic=None):
 @gluon.constexpr_function
 def _by_columns(layout):
     """The same with a thread's elements in the order of columns, by which they are stored."""
-    registers = sorted(layout.reg_bases, key=lambda basis: (basis[0], basis[1]))
+    registers = sorted(layout.reg_bases)
     rest = layout.lane_bases, layout.warp_bases, layout.block_bases
     return gl.DistributedLinearLayout(registers, *rest, layout.shape)
 
 
 @gluon.jit
 def in_place(acc, A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr):
-    """The accumulator in the order of the operands; each element stays with its thread."""
-    ROWS: gl.constexpr = acc.shape[0]
-    COLUMNS: gl.constexpr = acc.shape[1]
-    BITS: gl.constexpr = _bits(ROWS, COLUMNS, gl.num_warps(), A_ALONG_K, B_ALONG_K)
-    moved = _reordered(acc, BITS)
-    return gl.convert_layout(moved, _by_columns(moved.type.layout), assert_trivial=True)
+    """The sums of all slices in the order of the operands; those of one stay with their threads."""
+    SLICES: gl.constexpr = acc.shape[0]
+    ROWS: gl.constexpr = acc.shape[1]
+    COLUMNS: gl.constexpr = acc.shape[2]
+    WARPS: gl.constexpr = gl.num_warps()
+    BITS: gl.constexpr = _bits(ROWS, COLUMNS, WARPS, SLICES, A_ALONG_K, B_ALONG_K)
+    if SLICES == 1:
+        acc = gl.reshape(acc, [ROWS, COLUMNS])
+    acc = _reordered(acc, BITS)
+    acc = gl.convert_layout(acc, _by_columns(acc.type.layout), assert_trivial=True)
+    if SLICES > 1:
+        PAIRS: gl.constexpr = COLUMNS // 2  # each added by one thread, for all slices
+        LAYOUT: gl.constexpr = gl.BlockedLayout(
+            [SLICES, 1, 2], [1, 32 // PAIRS, PAIRS], [1, WARPS, 1], [2, 1, 0]
+        )
+        SHARED: gl.constexpr = gl.SwizzledSharedLayout(2, 1, min(8, PAIRS), [2, 1, 0])
+        memory = gl.allocate_shared_memory(gl.float64, acc.shape, SHARED, acc)
+        acc = gl.sum(memory.load(LAYOUT), 0)
+    return acc

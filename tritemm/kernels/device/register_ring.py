@@ -10,6 +10,7 @@ of its size; the barriers lie behind them, in room up to a whole tile: views con
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.language.extra.cuda import gdc_wait
 
 from .language import Value, aggregate, barrier
 from .ptx import asm, barrier_init, barrier_wait
@@ -112,12 +113,13 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
     ROOM: gl.constexpr = (BYTES // LARGER + 1) * LARGER
     LOAD: gl.constexpr = load_text(
         KERNEL, BATCHED, STAGES, BLOCK_M, BLOCK_N, A_BYTES, B_BYTES, A_AT, B_AT,
-        A_ALONG_K, B_ALONG_K, a_desc.block_type.nbytes, b_desc.block_type.nbytes,
+        A_ALONG_K, B_ALONG_K, a_desc.block_type, b_desc.block_type,
     )  # fmt: skip
     whole = allocate(ROOM)
     memory = shared_memory()
     barrier_init(memory + BYTES, STAGES, gl.num_warps(), 0)
     barrier()
+    gdc_wait()  # the next launch isn't let in early: it would fill some SMs more than others
     batch = ()
     if BATCHED:  # a broadcast batch has extent 1
         for desc in gl.static_range(2):
@@ -140,11 +142,11 @@ def load_text(kernel, batched, stages, block_m, block_n, a_bytes, b_bytes, a_fir
 
     $1 stage, $2 parity, $3 row, $4 column, $5 k, $6 whether this warp does, $7 barriers, $8 memory;
     of a batch $9 and $10 its indices for A, $11 and $12 those for B. `first` is where the first of
-    A's tiles is, or of B's, of so many bytes, which come in boxes of as many, side by side across
-    K.
+    A's tiles is, or of B's, of so many bytes, which come in boxes: side by side across K, and so
+    for each part of K that these have.
     """
     text = [
-        """.reg .pred skip, done, one; .reg .b32 who, full, at, line; .reg .b64 map;
+        """.reg .pred skip, done, one; .reg .b32 who, full, at, line, k; .reg .b64 map;
         setp.eq.u32 skip, $6, 0;
         elect.sync who|one, -1;
         not.pred one, one;
@@ -161,16 +163,19 @@ def load_text(kernel, batched, stages, block_m, block_n, a_bytes, b_bytes, a_fir
         ("a", "$3", block_m, a_bytes, a_first, a_along_k, a_box, "$9", "$10"),
         ("b", "$4", block_n, b_bytes, b_first, b_along_k, b_box, "$11", "$12"),
     ):
-        corner = [*(("$5", "line") if along_k else ("line", "$5")), *((b1, b0) if batched else ())]
+        corner = [*(("k", "line") if along_k else ("line", "k")), *((b1, b0) if batched else ())]
         load = (
             f"cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global"
             f".mbarrier::complete_tx::bytes [at], [map, {{{', '.join(corner)}}}], [full];"
         )
-        next_box = f"add.u32 at, at, {box}; add.u32 line, line, {lines * box // size};"
+        wide, deep = box.shape[-2:] if along_k else box.shape[:-3:-1]
+        next_box = f"add.u32 at, at, {box.nbytes}; add.u32 line, line, {wide};"
+        next_part = f"add.u32 at, at, {box.nbytes}; add.u32 k, k, {deep};"
+        part = f"mov.b32 line, {line};" + next_box.join([load] * (lines // wide))
         text += [
             f"mov.b64 map, {tensor_map(kernel, operand, batched)};", "cvta.param.u64 map, map;",
-            f"mad.lo.u32 at, $1, {size}, $8;", f"add.u32 at, at, {first};",
-            f"mov.b32 line, {line};", next_box.join([load] * (size // box)),
+            f"mad.lo.u32 at, $1, {size}, $8;", f"add.u32 at, at, {first};", "mov.b32 k, $5;",
+            next_part.join([part] * (size * wide // (lines * box.nbytes))),
         ]  # fmt: skip
     return "\n".join([*text, "over:"])
 
