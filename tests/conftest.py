@@ -30,7 +30,10 @@ LARGE_WORKERS, UNMARKED, KEPT = 2, 4, 2**30
 def pytest_addoption(parser):
     words = "of the cases of each test that is marked `wide` one in N runs"
     parser.addoption("--wide", type=int, default=1, metavar="N", help=words)
-    words = "of all cases one in N runs; they are drawn by their names and by tritemm's code"
+    words = (
+        "of all cases one in N runs, and each that is marked `latest`; they are drawn by their names "
+        "and by tritemm's code"
+    )
     parser.addoption("--one-in", type=int, default=1, metavar="N", help=words)
 
 
@@ -91,7 +94,8 @@ def number(item, code=""):
 
 
 def not_drawn(items, wide, one_in, code=CODE):
-    """The items that `--wide` and `--one-in` leave out; the first keeps a case of each test."""
+    """The items that `--wide` and `--one-in` leave out; the first keeps a case of each test, the
+    second what depends on Triton's release, unless the first leaves that out."""
     drawn = sorted(items, key=lambda item: number(item, code))
     places = collections.defaultdict(itertools.count)
     left_out = {
@@ -99,7 +103,8 @@ def not_drawn(items, wide, one_in, code=CODE):
         for item in drawn
         if item.get_closest_marker("wide") and next(places[item.nodeid.partition("[")[0]]) % wide
     }
-    return left_out | {item for item in items if number(item, code) % one_in}
+    some = (item for item in items if not item.get_closest_marker("latest"))
+    return left_out | {item for item in some if number(item, code) % one_in}
 
 
 @pytest.fixture(autouse=True)

@@ -160,6 +160,15 @@ def code_jobs():
             yield job
 
 
+@pytest.mark.latest
+@pytest.mark.parametrize("kernel", [k for k in ABLE if "promoted" in k.limits.sums], ids=str)
+def test_promoted_sums_compile(kernel):
+    jobs = [job for job in code_jobs() if job.rung == kernel.name and not job.groups]
+    jobs = [job for job in jobs if job.dtype != "int8" and not job.fast]
+    assert jobs
+    expect_no_faults(jobs, "mix", ("QGMMA",))
+
+
 def test_code_is_of_8_bits():
     """The tensor core multiplies them as they are, and no thread puts words aside."""
     jobs = list(code_jobs())

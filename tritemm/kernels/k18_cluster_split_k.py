@@ -55,7 +55,7 @@ def compute(args, WHICH: gl.constexpr):
     if work.SHAPE.SUMS == "whole":
         acc = wgmma_wait(loop.multiply(n, unit.steps), 0)
     else:
-        acc, _ = promoted(loop, n, unit.steps, loop.SLAB, work.SHAPE)
+        acc, _ = promoted(loop, n, unit.steps, (), loop.SLAB, work.SHAPE)
     if work.SHAPE.SLOTS == 0:
         cluster_sync()  # all have read their stages, where the slots lie
     Exchange(work.SHAPE).reduce(acc, out, unit, full, WHICH, loop.SLAB)

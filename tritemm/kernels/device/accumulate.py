@@ -16,7 +16,7 @@ def accumulate(loop, n, unit, work, SLAB: gl.constexpr = 0):
     """A unit's accumulator, complete, and the next unit's first step; this one's is `n`."""
     CHUNKS: gl.constexpr = work.SHAPE.PARTS
     if work.SHAPE.SUMS != "whole":
-        acc, n = promoted(loop, n, unit.steps, SLAB * slabs_each(work.SHAPE), work.SHAPE)
+        acc, n = promoted(loop, n, unit.steps, (), SLAB * slabs_each(work.SHAPE), work.SHAPE)
     elif CHUNKS > work.SHAPE.SPLIT_K:
         _, steps = work.share(0, CHUNKS)
         acc = loop.multiply(n, steps, SLAB)

@@ -32,7 +32,7 @@ def multiply_planes(loop, n, unit, SHAPE: gl.constexpr):
     gl.assume(steps > 0)
     acc = loop.multiply(n, steps)
     acc, n = loop.multiply_tail(acc, n, steps)
-    return promoted(loop, n, last, loop.SLAB, SHAPE, acc)
+    return promoted(loop, n, last, acc, loop.SLAB, SHAPE)
 
 
 @gluon.jit
