@@ -31,8 +31,8 @@ def pytest_addoption(parser):
     words = "of the cases of each test that is marked `wide` one in N runs"
     parser.addoption("--wide", type=int, default=1, metavar="N", help=words)
     words = (
-        "of all cases one in N runs, and each that is marked `latest`; they are drawn by their names "
-        "and by tritemm's code"
+        "of all cases one in N runs, drawn by its name and by tritemm's code, and each that is "
+        "marked `latest`"
     )
     parser.addoption("--one-in", type=int, default=1, metavar="N", help=words)
 
