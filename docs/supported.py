@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: What each of the Makefile's targets runs.
 RUNS = {
     "test": "the suite, in the gate",
-    "test-oldest": "what depends on Triton, and one in twenty of what depends on torch, in the gate",
+    "test-oldest": "what depends on Triton, one in twenty of what depends on torch, in the gate",
     "test-latest": "what depends on Triton, by hand",
 }
 
