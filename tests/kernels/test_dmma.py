@@ -105,7 +105,7 @@ def sizes(tile, side):
     """Rows, columns, warps and slices: of C for B's tile, and for A's those of a piece of rows."""
     rows, columns, depth, warps, _ = tile
     slices = depth // 16
-    pieces = 1 if side else dmma.pieces(rows, columns, warps, slices)
+    pieces = 1 if side or slices > 1 else 2
     return rows // pieces, columns, warps, slices
 
 

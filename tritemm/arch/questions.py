@@ -87,7 +87,7 @@ def in_that_order(problem: Problem, config: Config) -> bool:
     Products are added to each in K's order, whatever the tile, the depth of a step, the stages and
     the rung: of 16-bit operands those of 16 elements of K at a time, by WGMMA; of fp32 and fp64 as
     they are, by FFMA and DMMA, whose bits were equal on an H200 for all tiles of all such rungs.
-    Those whose steps have slices, which no rung offers then, have a sum for each.
+    A tile whose steps have slices has a sum for each, and no rung offers it then.
     """
     return problem.itemsize > 2 or is_wgmma(problem, config)
 

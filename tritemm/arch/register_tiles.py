@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -11,20 +10,21 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ..kernels.device.dmma import LINE
 from ..problem import Config, Constraint, Problem, Tile, field
-from ..runtime.workspace import Room
 from ..spec import Arguments, Limits
 from . import sm90
+from .gemv import room
 from .limits import COUNTED_K, PARTS, SINGLE_COLUMNS, indices, launchable
 from .lines import Box, major_of, once_per, readable, sizes
-from .roles import A_RING, NO_INTERPRETER, partial_sums
+from .roles import NO_INTERPRETER
 
 #: Parts that K is cut into, of `LEAST` elements at least, and the most programs for each SM then.
 SPLITS, LEAST, MOST = (*range(1, 13), 16, 24, 32, 48, 64, 96, 128), 64, 10
 
 
 class Launch(NamedTuple):
-    """Registers of a thread at most, programs of an SM, and its FMA in a clock when full of them:
-    a fitted number, which leaves out beginnings and ends and may exceed what the unit can do."""
+    """The most registers of a thread, how many programs share an SM, and the FMA that an SM does in
+    a clock when it has so many. The rate is fitted without their beginnings and ends, so it may
+    exceed what the units can do, 128."""
 
     registers: int
     together: int
@@ -32,9 +32,13 @@ class Launch(NamedTuple):
 
 
 class Clocks(NamedTuple):
-    """Clocks of an SM's programs apart from their steps, and of each element of C that they store;
-    clocks to add up parts, and for each element of these; and the number of warps with which an SM
-    reaches half its rate."""
+    """What a product's time consists of beside its steps, in clocks.
+
+    `program`: a round of programs that run together on an SM, and `element`: as much more for each
+    element of a tile of C; `reduction`: adding up parts of K, and `part`: for each element of each
+    part. `half` is the number of warps with which an SM reaches half of the rate that it would have
+    with any number of them.
+    """
 
     program: float
     element: float
@@ -57,8 +61,9 @@ class Clocks(NamedTuple):
 class RegisterTile(Tile):
     """One of the `tiles` of a family, by BLOCK_M, BLOCK_N, BLOCK_K, warps and stages.
 
-    `line` is the number of elements side by side that TMA swizzles: of K, which a step may have
-    more of, or of lines across K; or 0 if it loads a tile at once, and swizzles those of K alone.
+    `line` is the number of neighbours in a line of a box that TMA swizzles: k of one line, where a
+    step with more of them takes several boxes, or lines of one k. It is 0 if a box is a whole tile;
+    then only lines along K are swizzled.
     """
 
     tiles: ClassVar[dict[tuple[int, int, int, int, int], Launch]]
@@ -71,7 +76,6 @@ class RegisterTile(Tile):
             "possible",
             lambda t: t.key in t.tiles,
         ),
-        A_RING,
         field("PARTS", "1 is possible here", lambda n: n == 1),
         *PARTS,
     )
@@ -85,7 +89,7 @@ class RegisterTile(Tile):
     def possible(self) -> str:
         return ", ".join(map(str, self.tiles))
 
-    @functools.cached_property
+    @property
     def boxes(self) -> tuple[Box, Box]:
         p, c = self.p, self.c
         rows = c.BLOCK_M if major_of(p.a) == "N" else self.line or c.BLOCK_M
@@ -93,49 +97,38 @@ class RegisterTile(Tile):
         depth = self.line or c.BLOCK_K
         return Box.of(p, p.a, rows, depth), Box.of(p, p.b, depth, columns)
 
-    def described(self, box: Box, tensor, along_k: bool) -> TensorDescriptor:
-        """The descriptor of a box."""
+    def described(self, box: Box, tensor, along_k: str) -> TensorDescriptor:
+        """The descriptor of a box; `along_k` is the major of lines along K."""
         size = self.p.itemsize
-        width = min(sm90.LINE_BYTES, size * box.block[-1]) if along_k or self.line else 0
+        swizzled = box.major == along_k or self.line
+        width = min(sm90.LINE_BYTES, size * box.block[-1]) if swizzled else 0
         layout = NVMMASharedLayout(width, 8 * size, len(box.block))
         descriptor = object.__new__(TensorDescriptor)  # whose __init__ refuses 64 bits
-        names = "base", "shape", "strides", "block_shape", "layout"
-        fields = tensor, box.shape, box.strides, box.block, layout
-        vars(descriptor).update(zip(names, fields, strict=True))
+        vars(descriptor).update(
+            base=tensor, shape=box.shape, strides=box.strides, block_shape=box.block, layout=layout
+        )
         return descriptor
-
-    @classmethod
-    def workspace(cls, problem: Problem, config: Config) -> Room | None:
-        """Where K is cut: for the sums of each part, and a counter for each tile."""
-        if config.SPLIT_K == 1:
-            return None
-        tiles = config.tiles(problem)
-        size = config.BLOCK_M * config.BLOCK_N
-        return partial_sums(problem, tiles * config.SPLIT_K * size, tiles)
 
     @classmethod
     def arguments(cls) -> Arguments:
         def fixed(problem: Problem, config: Config) -> dict[str, Any]:
-            tile = cls(problem, config)
-            a, b = tile.boxes
-            majors = {"A_MAJOR": a.major, "B_MAJOR": b.major}
+            a, b = cls(problem, config).boxes
             cut = {"parts": config.SPLIT_K, "SPLIT": config.SPLIT_K > 1}
-            return sizes(problem) | majors | cut
+            return sizes(problem) | {"A_MAJOR": a.major, "B_MAJOR": b.major} | cut
 
         def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
             tile = cls(problem, config)
-            boxes = tile.boxes
+            of_a, of_b = tile.boxes
             partials, counters = work or (None, None)
             return {
-                "a_desc": tile.described(boxes[0], a, boxes[0].major == "N"),
-                "b_desc": tile.described(boxes[1], b, boxes[1].major == "T"),
+                "a_desc": tile.described(of_a, a, "N"), "b_desc": tile.described(of_b, b, "T"),
                 "c_ptr": c, "partials_ptr": partials, "counters_ptr": counters,
             }  # fmt: skip
 
         def options(problem: Problem, config: Config) -> dict[str, Any]:
             return {"maxnreg": cls.tiles[cls(problem, config).key].registers, "launch_pdl": True}
 
-        return Arguments(fixed, tensors, cls.workspace, options)
+        return Arguments(fixed, tensors, room, options)
 
     @classmethod
     def configs(cls, problem: Problem) -> tuple[Config, ...]:
@@ -144,8 +137,8 @@ class RegisterTile(Tile):
 
     @classmethod
     def whole(cls, problem: Problem, parts: int) -> tuple[Config, ...]:
-        """`Limits.ordered`: the one of those that have K whole, and no slices of a step."""
-        return _least(problem, cls, (1,), True)
+        """`Limits.ordered`: the fastest whose K is whole and whose steps have no slices."""
+        return _least(problem, cls, True)
 
     @classmethod
     def limits(cls, dtype: torch.dtype) -> Limits:
@@ -155,7 +148,7 @@ class RegisterTile(Tile):
 
 
 def suits(problem: Problem) -> bool:
-    """Whether it is no product with a vector, nor with two of fp32, for which `gemv` is faster."""
+    """Whether it is no product with a vector, nor in fp32 with two: `gemv` is faster for those."""
     return min(problem.M, problem.N) > 8 // problem.itemsize
 
 
@@ -166,14 +159,12 @@ _HAS_REGISTERS = Constraint(
 
 
 @once_per(lambda p: (p.M, p.N, p.K, p.batches, p.device.sms))
-def _least(
-    problem: Problem, family: type[RegisterTile], splits=SPLITS, unsliced=False
-) -> tuple[Config, ...]:
+def _least(problem: Problem, family: type[RegisterTile], ordered=False) -> tuple[Config, ...]:
     found: list[tuple[float, int, Config]] = []
     for tile, launch in family.tiles.items():
-        if unsliced and family.line and tile[2] > family.line:
+        if ordered and 0 < family.line < tile[2]:  # slices of a step
             continue
-        for split in splits:
+        for split in SPLITS[:1] if ordered else SPLITS:
             config = Config(*tile, "grouped", 8, SPLIT_K=split)
             few = config.units(problem) <= MOST * problem.device.sms and not COUNTED_K(problem)
             if split == 1 or (few and split * LEAST <= problem.K):
@@ -182,7 +173,8 @@ def _least(
 
 
 class FfmaTile(RegisterTile):
-    """Tiles of fp32. Clocks are fitted to 528 times of an H200, of launches in a row, to 9 %."""
+    """Tiles of fp32. Clocks are fitted to 528 times of launches in a row on an H200, to 9 % on
+    average."""
 
     tiles: ClassVar[dict[tuple[int, int, int, int, int], Launch]] = {
         (256, 128, 32, 8, 4): Launch(255, 1, 129.7),
@@ -203,7 +195,7 @@ class FfmaTile(RegisterTile):
 class DmmaTile(RegisterTile):
     """Tiles of fp64, of which DMMA does 128 FMA in a clock.
 
-    Clocks are fitted to 434 times of an H200, of launches in a row, to 9 %.
+    Clocks are fitted to 434 times of launches in a row on an H200, to 9 % on average.
     """
 
     tiles: ClassVar[dict[tuple[int, int, int, int, int], Launch]] = {

@@ -177,11 +177,6 @@ def piece_columns(columns: int, programs: int) -> int:
     return min(widths, key=lambda width: -(-columns // (width * programs)) * (width + 4))
 
 
-def partial_sums(problem: Problem, count: int, tiles: int) -> Room:
-    """Room for so many partial sums, and for a counter per tile."""
-    return Room(count, problem.accumulate, tiles)
-
-
 A_RING = field("num_stages", "a ring needs 2 or more", lambda n: n >= 2)
 FITS = Constraint(
     "stages and output together don't fit into shared memory; take fewer stages",
@@ -259,7 +254,7 @@ class RoleTile(Tile):
             return None
         tile = cls(problem, config)
         count = tile.tiles * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
-        return partial_sums(problem, count, tile.tiles * tile.sharers)
+        return Room(count, problem.accumulate, tile.tiles * tile.sharers)
 
     def described(self, a, b, c) -> dict[str, Any]:
         """Descriptors of the boxes, and C's address."""

@@ -14,8 +14,9 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arch.limits import COUNTED_K
-from ..arch.roles import NEEDS, cut, partial_sums
+from ..arch.roles import NEEDS, cut
 from ..arch.tiles import StreamK, fitting
+from ..runtime.workspace import Room
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
@@ -104,7 +105,8 @@ def grid(problem, config):
 
 def workspace(problem, config):
     programs = grid(problem, config)
-    return partial_sums(problem, 2 * programs * config.BLOCK_M * config.BLOCK_N, programs)
+    sums = 2 * programs * config.BLOCK_M * config.BLOCK_N
+    return Room(sums, problem.accumulate, programs)
 
 
 KERNEL = TritonKernel(

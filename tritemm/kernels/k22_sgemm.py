@@ -48,7 +48,7 @@ def sgemm_kernel(
     stage, odd = gl.to_tensor(0), gl.to_tensor(0)
     last, last_odd = gl.to_tensor(STAGES - 2), gl.to_tensor(0)
     for step in range(ring.unit.steps):
-        ring.fill(last, last_odd, step + STAGES - 2)  # used two steps ago, released one step ago
+        ring.fill(last, last_odd, step + STAGES - 2)  # its stage was used two steps ago
         last, last_odd = next_place(last, last_odd, STAGES)
         ring.release(last, step)
         ring.wait(stage, odd)

@@ -5,8 +5,8 @@ Mirrors       nothing; the CUDA ladder multiplies 16-bit operands
 Compiler does fragments in registers, their loads beside DMMA, the epilogue
 Signs         sm_90: DMMA, UTMALDG, SYNCS, no HGMMA, no LDGSTS
 Needs         sm_90; fp64 with 16-byte aligned rows or columns; Gluon
-Note          Fragments of one half of a tile's rows are loaded beside the other's DMMA; of small
-              tiles, groups of warps multiply a slice of each step.
+Note          Fragments of one half of a tile's rows are loaded while the other half is multiplied.
+              In the smallest tiles two groups of warps multiply half of each step each (slices).
 """
 
 import torch
@@ -15,7 +15,7 @@ from triton.experimental.gluon import language as gl
 
 from ..arch.register_tiles import DmmaTile, suits
 from ..spec import CostHint, Policy, TritonKernel
-from .device.dmma import LINE, acc_layout, dmma, fragment, in_place, pieces, tiles_view
+from .device.dmma import LINE, acc_layout, dmma, in_order, tiles_view
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import next_place
 from .device.register_ring import finish, make_ring
@@ -36,9 +36,11 @@ def dgemm_kernel(
     A_ALONG_K: gl.constexpr = A_MAJOR == "N"
     B_ALONG_K: gl.constexpr = B_MAJOR == "T"
     SLICES: gl.constexpr = BLOCK_K // LINE
-    PIECES: gl.constexpr = pieces(BLOCK_M, BLOCK_N, gl.num_warps(), SLICES)
+    PIECES: gl.constexpr = 2 if SLICES == 1 else 1  # of a tile's rows
     ROWS: gl.constexpr = BLOCK_M // PIECES
     LAYOUT: gl.constexpr = acc_layout(BLOCK_M, BLOCK_N, gl.num_warps(), SLICES)
+    OF_A: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 1)
+    OF_B: gl.constexpr = gl.DotOperandLayout(1, LAYOUT, 1)
     NAME: gl.constexpr = dgemm_kernel.__name__
     ring = make_ring(
         NAME, a_desc, b_desc, M, N, K, B1, parts, STAGES, BLOCK_M, BLOCK_N, BLOCK_K,
@@ -52,28 +54,28 @@ def dgemm_kernel(
     stage, odd = gl.to_tensor(0), gl.to_tensor(0)
     last, last_odd = gl.to_tensor(STAGES - 2), gl.to_tensor(0)
     ring.wait(stage, odd)
-    a = fragment(a_tiles, (stage + ring.A_FIRST) * PIECES, 0, LAYOUT)
-    b = fragment(b_tiles, stage + ring.B_FIRST, 1, LAYOUT)
+    a = a_tiles.index((stage + ring.A_FIRST) * PIECES).load(OF_A)
+    b = b_tiles.index(stage + ring.B_FIRST).load(OF_B)
     if PIECES == 2:
         upper = dmma(a, b, acc)
-        a = fragment(a_tiles, (stage + ring.A_FIRST) * 2 + 1, 0, LAYOUT)
+        a = a_tiles.index((stage + ring.A_FIRST) * PIECES + 1).load(OF_A)
     for step in range(ring.unit.steps - 1):
-        ring.fill(last, last_odd, step + STAGES - 2)  # used two steps ago, released one step ago
+        ring.fill(last, last_odd, step + STAGES - 2)  # its stage was used two steps ago
         last, last_odd = next_place(last, last_odd, STAGES)
         ring.release(last, step)
         stage, odd = next_place(stage, odd, STAGES)
         ring.wait(stage, odd)
-        a_next = fragment(a_tiles, (stage + ring.A_FIRST) * PIECES, 0, LAYOUT)
-        b_next = fragment(b_tiles, stage + ring.B_FIRST, 1, LAYOUT)
+        a_next = a_tiles.index((stage + ring.A_FIRST) * PIECES).load(OF_A)
+        b_next = b_tiles.index(stage + ring.B_FIRST).load(OF_B)
         acc = dmma(a, b, acc)
-        if PIECES == 2:  # the upper rows, whose fragments were loaded beside the DMMA above
+        if PIECES == 2:  # the upper rows, whose fragments were loaded meanwhile
             upper = dmma(a_next, b_next, upper)
-            a_next = fragment(a_tiles, (stage + ring.A_FIRST) * 2 + 1, 0, LAYOUT)
+            a_next = a_tiles.index((stage + ring.A_FIRST) * PIECES + 1).load(OF_A)
         a, b = a_next, b_next
     acc = dmma(a, b, acc)
     if PIECES == 2:
         acc = gl.reshape(gl.permute(gl.join(upper, acc), [0, 3, 1, 2]), [1, BLOCK_M, BLOCK_N])
-    acc = in_place(acc, A_ALONG_K, B_ALONG_K)
+    acc = in_order(acc, A_ALONG_K, B_ALONG_K)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)

@@ -182,7 +182,7 @@ def make_kernel(
     unit = tl.where(finite, tl.where(exact, 0, loss), float("inf"))
     tl.store(facts + 2 * lines + line, unit, inside)
     tl.store(facts + 3 * lines + line, exponent.to(tl.float32), inside)
-    if flag is not None and tl.program_id(0) == 0:
+    if tl.program_id(0) == 0:
         tl.store(flag, 0)
 
 
@@ -249,7 +249,7 @@ def multiply(problem: Problem, a, b, c, product: Callable) -> tuple[torch.Tensor
     calls = [
         _make(problem, problem.a, view.a, {"x": a, "out": left, "facts": facts_a, "flag": flag}),
         _make(problem, problem.b.transposed(), view.b.transposed(),
-              {"x": b, "out": right, "facts": facts_b}),
+              {"x": b, "out": right, "facts": facts_b, "flag": flag}),
         product(left, right, planes),
     ]  # fmt: skip
     tensors = {"planes": planes, "facts_a": facts_a, "facts_b": facts_b, "flag": flag, "c": c}
@@ -281,7 +281,7 @@ def places(work: int) -> tuple[tuple[int, ...], ...]:
     b and c, what is `made_bytes`, and what the product has for itself, from `work` on."""
     a, b, c, left, right, facts_a, facts_b, planes, flag = range(9)
     product = left, right, planes, work, work + 1
-    made = (a, left, facts_a, flag), (b, right, facts_b)
+    made = (a, left, facts_a, flag), (b, right, facts_b, flag)
     return *made, product, (planes, facts_a, facts_b, flag, c), (a, b, c, flag)
 
 
@@ -294,39 +294,32 @@ def _buffers(problem: Problem) -> list[tuple[int, torch.dtype]]:
     """Elements and types of the residues of A and B, of facts of their lines, of the residues of
     products, and of the flag."""
     view, count = problem.packed("ab"), RESIDUES[problem.precision]
-    lines_a = _matrices(problem, problem.a) * problem.M
-    lines_b = _matrices(problem, problem.b) * problem.N
+    (a, _, pitch_a, _), (b, *_, pitch_b), (c, *_) = (m.strides for m in (view.a, view.b, view.c))
     return [
-        (count * lines_a * view.a.strides[2], torch.int8),
-        (count * lines_b * view.b.strides[3], torch.int8),
-        (FACTS.value * lines_a, torch.float32),
-        (FACTS.value * lines_b, torch.float32),
-        (count * problem.batch * problem.M * view.c.strides[2], torch.uint8),
+        (count * a, torch.int8),  # those by one modulus, of all matrices, lie together
+        (count * b, torch.int8),
+        (FACTS.value * a // pitch_a, torch.float32),
+        (FACTS.value * b // pitch_b, torch.float32),
+        (count * c, torch.uint8),
         (4, torch.int32),
     ]
-
-
-def _matrices(problem: Problem, of: Matrix) -> int:
-    """How many there are of it."""
-    return problem.batch if of.apart else 1
 
 
 def _make(problem: Problem, of: Matrix, packed: Matrix, tensors: dict) -> Call | None:
     """Make residues, as `packed`, and facts of the rows of a matrix, at the address of x."""
     M, K = of.rows, of.cols
-    count, matrices = RESIDUES[problem.precision], _matrices(problem, of)
+    count, pitch = RESIDUES[problem.precision], packed.strides[2]
+    lines = packed.strides[0] // pitch
     stride_0, stride_1, along_lines, along_k = of.strides
     wide = along_k == 1  # a thread has 8 neighbours along K, else 16
     across = max(2, min(32 * WARPS, triton.next_power_of_2(K) // 8))
     A, B, C = (32 * WARPS // across, across, 8) if wide else (16, 2 * WARPS, 16)
     unit = 4 if wide and along_lines % 4 == 0 else 1
     values = {
-        "lines": matrices * M, "B1": problem.batches[1], "M": M, "K": K, "stride_0": stride_0,
+        "lines": lines, "B1": problem.batches[1], "M": M, "K": K, "stride_0": stride_0,
         "stride_1": stride_1, "stride_line": along_lines // unit, "stride_k": along_k,
-        "pitch": packed.strides[2], "LARGEST": largest_norm(count),
+        "pitch": pitch, "LARGEST": largest_norm(count),
         "REDUCE": reductions()[:count], "COUNT": count, "UNIT": unit, "A": A, "B": B, "C": C,
     }  # fmt: skip
-    if "flag" not in tensors:
-        values["flag"] = None
-    grid = (matrices * triton.cdiv(M, A),)
+    grid = (lines // M * triton.cdiv(M, A),)
     return launch_alike(make_kernel, grid, values, tensors, WARPS)

@@ -67,7 +67,7 @@ def _swizzled(depth):
 @gluon.jit
 def tiles_view(memory, LINES: gl.constexpr, BLOCK_K: gl.constexpr, BYTES: gl.constexpr,
                ALONG_K: gl.constexpr):  # fmt: skip
-    """Memory, of so many `BYTES`, as tiles [LINES, BLOCK_K], or as their rows of one k each."""
+    """`memory`, of so many `BYTES`, as tiles [LINES, BLOCK_K], or as their rows of one k each."""
     if ALONG_K:
         LAYOUT: gl.constexpr = _swizzled(BLOCK_K)
         SIZES: gl.constexpr = (BYTES // (4 * LINES * BLOCK_K), LINES, BLOCK_K)

@@ -24,11 +24,11 @@ def slabs_each(shape):
 
 @gluon.jit
 def promoted(loop, n, steps, acc, FIRST: gl.constexpr, SHAPE: gl.constexpr):
-    """A consumer's accumulator of so many steps from `n` on, and of `acc`; and the next step.
+    """A consumer's sums of `acc`, which may be empty, and of so many steps from `n` on; and the
+    step after these.
 
-    `acc` may be empty. The consumer's first slab is number `FIRST`. `loop` has `begin(stage, odd)`,
-    `start` and `finish` for the partial sums of columns of a slab, and `release(stage)`;
-    `scale_ring` is a `ScaleRing`.
+    Its first slab is number `FIRST`. `loop` has `begin(stage, odd)`, `start` and `finish` for the
+    partial sums of columns of a slab, and `release(stage)`; `scale_ring` is a `ScaleRing`.
     """
     EACH: gl.constexpr = slabs_each(SHAPE)
     MOST: gl.constexpr = PART_COLUMNS if SHAPE.PRODUCTS > 1 else SHAPE.BLOCK_N

@@ -4,8 +4,9 @@ TMA and barriers are PTX, which Triton doesn't see: it would have all threads wa
 warp that has used a stage arrives at its `empty` barrier. Each stage has a warp that waits until
 all have arrived, and has it filled again; one warp for all stages would fall behind the others.
 
-The stages of the operand with the larger tile come first, so that the other's begin at a multiple
-of its size; the barriers lie behind them, in room up to a whole tile: views consist of these.
+The operand with the larger tile comes first, so that the other's stages begin at a multiple of
+their own size, too, as views of the memory need. The barriers follow, and the whole is rounded up
+to tiles of the larger operand.
 """
 
 from triton.experimental import gluon
@@ -23,10 +24,11 @@ from .triton_contract import allocate, shared_memory, tensor_map
 
 @aggregate
 class RegisterRing:
-    """`STAGES` stages of a unit's tiles, which lie in `whole`, of so many `BYTES`.
+    """A ring of `STAGES` stages for the tiles of a unit.
 
-    The first of A's tiles is number `A_FIRST` of those that `whole` has room for, and so it is with
-    B's. `LOAD` is the text that has a stage filled.
+    `whole` has `BYTES` bytes, at the address `memory`, and the barriers begin `BARRIERS` bytes
+    behind that. As an array of A's tiles, it has that of stage 0 at `A_FIRST`, and so with B's.
+    `LOAD` is the PTX that has a stage filled.
     """
 
     whole: Value
@@ -44,8 +46,8 @@ class RegisterRing:
 
     @gluon.jit
     def fill(self, stage, odd, step):
-        """The stage's warp waits until it is empty, and has it filled with that step of the unit,
-        if it has so many. `odd` is the parity of its `full` barrier then."""
+        """If this warp is the stage's, wait until the stage is empty, and have it filled with that
+        step of the unit, if it has so many. `odd` is the parity of its `full` barrier then."""
         unit = self.unit
         mine = (stage & (gl.num_warps() - 1)) == self.warp
         more = (mine & (step < unit.steps)).to(gl.int32)
@@ -68,10 +70,10 @@ class RegisterRing:
 
     @gluon.jit
     def release(self, stage, step):
-        """Each warp arrives once, having used what it read of `stage` in the step before, if any.
+        """Each warp arrives once for `stage`, which it read in the step before; in step 0 none did.
 
-        Not in the step that reads it: an arrival overtakes loads that are under way, and TMA would
-        write what is still to be read.
+        It can't arrive in the step that reads: an arrival overtakes loads that are under way, and
+        TMA would write what is still to be read.
         """
         asm(
             """.reg .pred one; .reg .b32 lane;
@@ -94,7 +96,7 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
     The first programs take the first part of K of each tile, the next ones the second.
     """
     tile, split, first, steps = gl.program_id(0), 0, 0, gl.cdiv(K, BLOCK_K)
-    if SPLIT:  # else without these divisions, for which a program would wait
+    if SPLIT:  # without it no divisions, for which a program would wait
         tiles = gl.num_programs(0) // parts
         tile, split = tile % tiles, tile // tiles
         first = steps * split // parts
@@ -106,20 +108,20 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
     SIZE: gl.constexpr = a_desc.dtype.primitive_bitwidth // 8
     A_BYTES: gl.constexpr = BLOCK_M * BLOCK_K * SIZE
     B_BYTES: gl.constexpr = BLOCK_N * BLOCK_K * SIZE
-    BYTES: gl.constexpr = STAGES * (A_BYTES + B_BYTES)
+    BARRIERS: gl.constexpr = STAGES * (A_BYTES + B_BYTES)
     A_AT: gl.constexpr = STAGES * B_BYTES if BLOCK_M < BLOCK_N else 0
     B_AT: gl.constexpr = 0 if BLOCK_M < BLOCK_N else STAGES * A_BYTES
     LARGER: gl.constexpr = max(A_BYTES, B_BYTES)
-    ROOM: gl.constexpr = (BYTES // LARGER + 1) * LARGER
+    BYTES: gl.constexpr = (BARRIERS // LARGER + 1) * LARGER
     LOAD: gl.constexpr = load_text(
         KERNEL, BATCHED, STAGES, BLOCK_M, BLOCK_N, A_BYTES, B_BYTES, A_AT, B_AT,
         A_ALONG_K, B_ALONG_K, a_desc.block_type, b_desc.block_type,
     )  # fmt: skip
-    whole = allocate(ROOM)
+    whole = allocate(BYTES)
     memory = shared_memory()
-    barrier_init(memory + BYTES, STAGES, gl.num_warps(), 0)
+    barrier_init(memory + BARRIERS, STAGES, gl.num_warps(), 0)
     barrier()
-    gdc_wait()  # the next launch isn't let in early: it would fill some SMs more than others
+    gdc_wait()  # The next launch isn't let in early: it would crowd onto the SMs that have room.
     batch = ()
     if BATCHED:  # a broadcast batch has extent 1
         for desc in gl.static_range(2):
@@ -130,20 +132,20 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
         "mov.u32 $0, %tid.x; shr.u32 $0, $0, 5;", "=r", [], gl.int32, is_pure=True, pack=1
     )
     return RegisterRing(
-        whole, memory, unit, batch, warp, STAGES, BLOCK_K, ROOM, A_AT // A_BYTES, B_AT // B_BYTES,
-        BYTES, LOAD,
+        whole, memory, unit, batch, warp, STAGES, BLOCK_K, BYTES, A_AT // A_BYTES, B_AT // B_BYTES,
+        BARRIERS, LOAD,
     )  # fmt: skip
 
 
 @gluon.constexpr_function
-def load_text(kernel, batched, stages, block_m, block_n, a_bytes, b_bytes, a_first, b_first,
+def load_text(kernel, batched, stages, block_m, block_n, a_bytes, b_bytes, a_at, b_at,
               a_along_k, b_along_k, a_box, b_box):  # fmt: skip
-    """A warp has a stage filled, once it is free: `asm` of 8 operands, or of 12.
+    """PTX by which a warp has a stage filled, once that is empty: for `asm` of 8 operands, or 12.
 
     $1 stage, $2 parity, $3 row, $4 column, $5 k, $6 whether this warp does, $7 barriers, $8 memory;
-    of a batch $9 and $10 its indices for A, $11 and $12 those for B. `first` is where the first of
-    A's tiles is, or of B's, of so many bytes, which come in boxes: side by side across K, and so
-    for each part of K that these have.
+    of a batch $9 and $10 its indices for A, $11 and $12 those for B. A's stages begin `a_at` bytes
+    into the memory, B's `b_at`. A tile comes in boxes: side by side across K, and then as many for
+    each further part of K.
     """
     text = [
         """.reg .pred skip, done, one; .reg .b32 who, full, at, line, k; .reg .b64 map;
@@ -160,15 +162,15 @@ def load_text(kernel, batched, stages, block_m, block_n, a_bytes, b_bytes, a_fir
         f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], {a_bytes + b_bytes};",
     ]
     for operand, line, lines, size, first, along_k, box, b0, b1 in (
-        ("a", "$3", block_m, a_bytes, a_first, a_along_k, a_box, "$9", "$10"),
-        ("b", "$4", block_n, b_bytes, b_first, b_along_k, b_box, "$11", "$12"),
+        ("a", "$3", block_m, a_bytes, a_at, a_along_k, a_box, "$9", "$10"),
+        ("b", "$4", block_n, b_bytes, b_at, b_along_k, b_box, "$11", "$12"),
     ):
         corner = [*(("k", "line") if along_k else ("line", "k")), *((b1, b0) if batched else ())]
         load = (
             f"cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global"
             f".mbarrier::complete_tx::bytes [at], [map, {{{', '.join(corner)}}}], [full];"
         )
-        wide, deep = box.shape[-2:] if along_k else box.shape[:-3:-1]
+        wide, deep = box.shape[-2:] if along_k else box.shape[-2:][::-1]
         next_box = f"add.u32 at, at, {box.nbytes}; add.u32 line, line, {wide};"
         next_part = f"add.u32 at, at, {box.nbytes}; add.u32 k, k, {deep};"
         part = f"mov.b32 line, {line};" + next_box.join([load] * (lines // wide))
@@ -191,17 +193,18 @@ def finish(acc, unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, stride
     ROWS: gl.constexpr = acc.shape[0]
     COLUMNS: gl.constexpr = acc.shape[1]
     LAYOUT: gl.constexpr = acc.type.layout
+    rows = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+    columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))
     last = True
     if SPLIT:
-        inside = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))[:, None] * COLUMNS
-        inside += gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))[None, :]
+        inside = rows[:, None] * COLUMNS + columns[None, :]
         partials_ptr += gl.cast(unit.tile, gl.int64) * parts * (ROWS * COLUMNS) + inside
         gl.store(partials_ptr + unit.split * (ROWS * COLUMNS), acc)
         last = arrive_last(counters_ptr + unit.tile, parts)
     if last:
         if SPLIT:
             acc = gl.load(partials_ptr, cache_modifier=".cg")
-            # Loads of small tiles are asked for together; what is behind the last adds nothing.
+            # Of small tiles several parts are loaded at once; those behind the last are zeros.
             SIZE: gl.constexpr = acc.dtype.primitive_bitwidth // 8
             AT_ONCE: gl.constexpr = max(1, 8192 * gl.num_warps() // (ROWS * COLUMNS * SIZE))
             for first in range(1, parts, AT_ONCE):
@@ -209,8 +212,7 @@ def finish(acc, unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, stride
                     part = partials_ptr + (first + j) * (ROWS * COLUMNS)
                     acc += gl.load(part, first + j < parts, 0.0, cache_modifier=".cg")
         b0, b1 = unit.b0, unit.b1
-        offs_m = widen(unit.row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT)), WIDE)
-        offs_n = widen(unit.col + gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT)), WIDE)
+        offs_m, offs_n = widen(unit.row + rows, WIDE), widen(unit.col + columns, WIDE)
         acc = apply_epilogue(acc, epilogue, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
         c_ptr += batch_offset(b0, b1, strides.b0, strides.b1)
         store(c_ptr, acc, offs_m, offs_n, M, N, strides.m, strides.n)
