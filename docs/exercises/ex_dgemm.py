@@ -25,16 +25,17 @@ def answer(line: int, k: int, lines: int, along_k: bool) -> int:
 
 def put(line: int, k: int, side: int, tile: tuple[int, ...], along_k: bool) -> int:
     """The byte that the layout of the rung has for it, in the instruction's order of lines."""
-    rows, columns, _, warps, _ = tile
-    lines = columns if side else rows
-    order = dmma.line_order(lines, columns, warps, side, along_k)
+    rows, columns, depth, warps, _ = tile
+    lines, slices = columns if side else rows, depth // 16
+    order = dmma.line_order(lines, columns, warps // slices, side, along_k)
     wanted = [sum((line >> i & 1) << bit for i, bit in enumerate(order)), k]
-    bases = dmma.tile_layout(lines, columns, warps, side, along_k).offset_bases
-    for number in range(16 * lines):
+    bases = dmma.tile_layout(lines, columns, warps, slices, side, along_k).offset_bases
+    bases = [basis[:0:-1] if side else basis[1:] for basis in bases]
+    for number in range(16 * lines):  # of the first slice
         found = [0, 0]
         for i, basis in enumerate(bases):
             if number >> i & 1:
-                found = [a ^ b for a, b in zip(found, basis[::-1] if side else basis, strict=True)]
+                found = [a ^ b for a, b in zip(found, basis, strict=True)]
         if found == wanted:
             return 8 * number
     raise AssertionError(f"{line}, {k} of {tile} is nowhere")

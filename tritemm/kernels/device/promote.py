@@ -24,8 +24,7 @@ def slabs_each(shape):
 
 @gluon.jit
 def promoted(loop, n, steps, acc, FIRST: gl.constexpr, SHAPE: gl.constexpr):
-    """A consumer's sums of `acc`, which may be empty, and of so many steps from `n` on; and the
-    step after these.
+    """`acc`, which may be empty, and a consumer's sums of `steps` from `n` on; and the next step.
 
     Its first slab is number `FIRST`. `loop` has `begin(stage, odd)`, `start` and `finish` for the
     partial sums of columns of a slab, and `release(stage)`; `scale_ring` is a `ScaleRing`.
