@@ -29,10 +29,10 @@ SINGLE_COLUMNS = Constraint(
     "this rung finishes columns one by one, and {p.epilogue.activation} takes pairs",
     lambda p: p.epilogue.per_column == 1,
 )
-#: A kernel that counts the steps of K of all parts.
+#: A kernel that counts the steps of K, of 16 or more, for all parts, 128 or fewer.
 COUNTED_K = Constraint(
-    "K is {p.K}; steps of K are counted in 32 bits, for all parts, below 2**28",
-    lambda p: p.K < 2**28,
+    "K is {p.K}; steps of K are counted in 32 bits, for all parts, up to 2**28 - 16",
+    lambda p: p.K <= 2**28 - 16,
 )
 
 
