@@ -144,7 +144,7 @@ class Warp:
             for name, value in (special | values).items()
         }
         self.at = np.zeros(32, np.int64)
-        self.alone = False
+        self.waited = False  # for the launch before
 
     @property
     def ended(self):
@@ -225,7 +225,6 @@ TYPES = {
     **{kind + bits: np.dtype(f"{sign}{int(bits) // 8}")
        for kind, sign in (("b", "u"), ("u", "u"), ("s", "i")) for bits in ("32", "64")},
 }  # fmt: skip
-TOO_EARLY = "global memory, while the launch before may still write it"
 LOGIC = {"and": operator.and_, "or": operator.or_}
 COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "gt")}
 VALUES = LOGIC | {
@@ -264,11 +263,14 @@ def places(warp, memory, names, words, count):
     return first[:, None, None] + np.arange(size * count).reshape(count, size)
 
 
+def globally(warp):
+    """The program, for an instruction that reads or writes global memory."""
+    assert warp.waited, "global memory, while the launch before may still write it"
+    return warp.program
+
+
 def memory_of(warp, words):
-    if words[1] != "global":
-        return warp.program.shared
-    assert warp.alone, TOO_EARLY
-    return warp.program.memory
+    return globally(warp).memory if words[1] == "global" else warp.program.shared
 
 
 def load(warp, words, to, names):
@@ -297,8 +299,7 @@ def store_matrices(warp, words, names, sources):
 
 
 def add_atomically(warp, words, to, names, source):
-    assert warp.alone, TOO_EARLY
-    memory = warp.program.memory[warp.one(warp.address(names)) :][:4].view(np.uint32)
+    memory = globally(warp).memory[warp.one(warp.address(names)) :][:4].view(np.uint32)
     before = np.full(32, memory[0])
     memory += np.uint32(warp.one(warp.read(source)))
     warp.write(to, before)
@@ -348,10 +349,10 @@ def arrive(warp, words, nothing, names, size="0"):
 
 
 def load_box(warp, words, names, source, barrier):
-    assert warp.alone, TOO_EARLY
+    program = globally(warp)
     number, *corner = (warp.one(warp.read(name, "s32")) for name in source)
     to, barrier = (warp.one(warp.address(each)) for each in (names, barrier))
-    warp.program.coming.append((*warp.program.maps[number], corner[::-1], to, barrier))
+    program.coming.append((*program.maps[number], corner[::-1], to, barrier))
 
 
 def multiply(warp, words, to, a, b, c):
@@ -375,7 +376,7 @@ def multiply(warp, words, to, a, b, c):
 
 def launch_before(warp, words):
     """griddepcontrol: this launch begins before the last one has ended, until a warp waits."""
-    warp.alone |= words[1] == "wait"
+    warp.waited |= words[1] == "wait"
 
 
 def nothing(warp, words, *operands):

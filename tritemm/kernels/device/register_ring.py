@@ -173,11 +173,12 @@ def load_text(kernel, batched, stages, block_m, block_n, a_bytes, b_bytes, a_at,
         wide, deep = box.shape[-2:] if along_k else box.shape[-2:][::-1]
         next_box = f"add.u32 at, at, {box.nbytes}; add.u32 line, line, {wide};"
         next_part = f"add.u32 at, at, {box.nbytes}; add.u32 k, k, {deep};"
-        part = f"mov.b32 line, {line};" + next_box.join([load] * (lines // wide))
+        across = lines // wide
+        part = f"mov.b32 line, {line};" + next_box.join([load] * across)
         text += [
             f"mov.b64 map, {tensor_map(kernel, operand, batched)};", "cvta.param.u64 map, map;",
             f"mad.lo.u32 at, $1, {size}, $8;", f"add.u32 at, at, {first};", "mov.b32 k, $5;",
-            next_part.join([part] * (size * wide // (lines * box.nbytes))),
+            next_part.join([part] * (size // (across * box.nbytes))),
         ]  # fmt: skip
     return "\n".join([*text, "over:"])
 
