@@ -1,15 +1,16 @@
-"""PTX of one program at a time on a CPU, as far as the rungs need it that read a ring of stages.
+"""PTX of programs on a CPU, as far as the rungs need it that read a ring of stages.
 
-Warps go on in turns that are drawn at random, between any two instructions, some more often than
-others. Lanes of a warp that branched apart run one after the other, those furthest behind first.
+Programs that run together, and the warps of each, go on in turns that are drawn at random, between
+any two instructions, some more often than others. Lanes of a warp that branched apart run one after
+the other, those furthest behind first.
 Barriers have phases, arrivals and bytes to come; a box that TMA loads arrives at once, after a
 while that is drawn too, swizzled as its descriptor says, with zeros for what lies outside. Memory
 that was not written is NaN. What would be a fault is an error: addresses out of range or not
 aligned, an instruction of a warp of which lanes are missing, arrivals that nobody expects, and
 warps that wait for each other.
 
-Not modelled: loads that are under way while later instructions run, what other programs see and
-when (they run one after another), types of registers, FMA that rounds once, conflicts and time.
+Not modelled: loads that are under way while later instructions run, when other programs see what
+one wrote (they do at once), types of registers, FMA that rounds once, conflicts and time.
 """
 
 import dataclasses
@@ -96,21 +97,23 @@ class Program:
         self.barriers, self.coming = {}, []
         self.waiting, self.meeting, self.released = set(), set(), set()
         self.warps = [Warp(self, number, values) for number in range(warps)]
+        self.chance = random.choice((0.02, 0.3, 0.9))  # that a box comes
 
-    @np.errstate(all="ignore")  # of lanes that don't count
-    def run(self):
-        """Until all warps have ended."""
-        chance = self.random.choice((0.02, 0.3, 0.9))
-        while running := [warp for warp in self.warps if not warp.ended]:
-            late = all(warp.number in self.waiting for warp in running)
-            assert self.coming or not late, "deadlock: all warps wait"
-            if self.coming and (late or self.random.random() < chance):
-                self.arrive(*self.coming.pop(self.random.randrange(len(self.coming))))
-            (warp,) = self.random.choices(running, [warp.pace for warp in running])
-            for _ in range(self.random.choice((1, 5, 50, 500))):
-                if warp.ended or not warp.step():
-                    break
-        assert not self.coming, "the program has ended before what it loads has come"
+    def turn(self):
+        """Let one warp go on, and say whether any can still."""
+        running = [warp for warp in self.warps if not warp.ended]
+        if not running:
+            assert not self.coming, "the program has ended before what it loads has come"
+            return False
+        late = all(warp.number in self.waiting for warp in running)
+        assert self.coming or not late, "deadlock: all warps wait"
+        if self.coming and (late or self.random.random() < self.chance):
+            self.arrive(*self.coming.pop(self.random.randrange(len(self.coming))))
+        (warp,) = self.random.choices(running, [warp.pace for warp in running])
+        for _ in range(self.random.choice((1, 5, 50, 500))):
+            if warp.ended or not warp.step():
+                break
+        return True
 
     def arrive(self, elements, box, corner, to, barrier):
         """Write a box to shared memory, and tell its barrier."""
@@ -130,6 +133,15 @@ class Program:
     def change(self, barrier, **by):
         self.waiting.clear()
         self.barriers[barrier].change(**by)
+
+
+@np.errstate(all="ignore")  # of lanes that don't count
+def run_together(programs, random):
+    """Until all have ended."""
+    while programs:
+        program = random.choice(programs)
+        if not program.turn():
+            programs.remove(program)
 
 
 class Warp:
@@ -223,16 +235,17 @@ class Warp:
 TYPES = {
     "pred": np.dtype(bool), "f32": np.dtype("f4"), "f64": np.dtype("f8"),
     **{kind + bits: np.dtype(f"{sign}{int(bits) // 8}")
-       for kind, sign in (("b", "u"), ("u", "u"), ("s", "i")) for bits in ("32", "64")},
+       for kind, sign in (("b", "u"), ("u", "u"), ("s", "i")) for bits in ("8", "32", "64")},
 }  # fmt: skip
 LOGIC = {"and": operator.and_, "or": operator.or_}
-COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "gt")}
+COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "gt", "ge")}
 VALUES = LOGIC | {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul,
     "fma": lambda a, b, c: a * b + c, "mad": lambda a, b, c: a * b + c,
     "neg": operator.neg, "xor": operator.xor, "not": operator.invert, "shl": operator.lshift,
     "shr": operator.rshift,
     "div": lambda a, b: np.trunc(a / b).astype(a.dtype), "min": np.minimum, "max": np.maximum,
+    "rem": np.fmod, "popc": np.bitwise_count,
     "bfe": lambda a, first, count: a << (32 - first - count) >> (32 - count),
     "mov": lambda a: a, "cvta": lambda a: a,
 }  # fmt: skip
@@ -279,7 +292,7 @@ def load(warp, words, to, names):
     for i, register in enumerate(registers):
         values = np.zeros(32, TYPES[words[-1]])
         values[warp.active] = np.ascontiguousarray(found[:, i]).view(values.dtype)[:, 0]
-        warp.write(register, values)
+        warp.write(register, values.astype("i4") if words[-1] == "s8" else values)
 
 
 def store(warp, words, names, sources):
@@ -298,10 +311,10 @@ def store_matrices(warp, words, names, sources):
     warp.program.shared[rows] = 0
 
 
-def add_atomically(warp, words, to, names, source):
+def change_atomically(warp, words, to, names, source):
     memory = globally(warp).memory[warp.one(warp.address(names)) :][:4].view(np.uint32)
     before = np.full(32, memory[0])
-    memory += np.uint32(warp.one(warp.read(source)))
+    memory[:] = VALUES[words[-2]](memory, np.uint32(warp.one(warp.read(source))))
     warp.write(to, before)
 
 
@@ -386,7 +399,7 @@ def nothing(warp, words, *operands):
 SPECIAL = {
     "bra": branch, "ret": end, "ld.param": parameter, "ld.shared": load, "ld.global": load,
     "st": store,
-    "stmatrix": store_matrices, "atom": add_atomically, "bar.sync": meet, "bar.warp": whole_warp,
+    "stmatrix": store_matrices, "atom": change_atomically, "bar.sync": meet, "bar.warp": whole_warp,
     "elect": elect, "mbarrier.init": initialise, "mbarrier.try_wait": test_phase,
     "mbarrier.arrive": arrive, "cp": load_box, "mma": multiply, "fence": nothing,
     "griddepcontrol": launch_before,

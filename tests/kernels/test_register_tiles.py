@@ -3,7 +3,9 @@
 import dataclasses
 
 import pytest
+import torch
 
+import tritemm
 from tests.dispatch.choosing import problem
 from tests.harness import operand, operands, run
 from tests.kernels import test_dmma, test_ffma
@@ -53,3 +55,23 @@ def test_copies_are_right(rung, pack, layout):
     for swap in (False, True):
         config = dataclasses.replace(configs[index], PACK=pack, SWAP=swap)
         assert run(kernel, a, b, config=config) is None
+
+
+@RUNGS
+@pytest.mark.parametrize("parts", [5, 12])
+def test_parts_on_streams(rung, parts):
+    """Programs of several launches are on the GPU at once; sums have the same bits every time."""
+    kernel, dtype, configs, *_ = rung
+    tile = next(config for config in configs if config.BLOCK_M == config.BLOCK_N == 64)
+    a, b = operands(200, 260, 4096, dtype, "NN", aligned=True)
+    config = dataclasses.replace(tile, SPLIT_K=parts)
+    assert kernel.arguments.fixed(problem(200, 260, 4096, "NN", dtype), config)["TOGETHER"]
+    assert run(kernel, a, b, config=config) is None
+    wanted = tritemm.matmul(a, b, kernel=kernel.name, config=config)
+    streams, found = [torch.cuda.Stream() for _ in range(4)], []
+    torch.cuda.synchronize()
+    for stream in streams * 25:
+        with torch.cuda.stream(stream):
+            found.append(tritemm.matmul(a, b, kernel=kernel.name, config=config))
+    torch.cuda.synchronize()
+    assert all(torch.equal(c, wanted) for c in found)

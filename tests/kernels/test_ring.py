@@ -3,6 +3,7 @@
 Operands are small integers, of which sums are exact: products must be numpy's, element by element.
 """
 
+import dataclasses
 import random
 import re
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.dispatch.choosing import matrix, problem
+from tests.dispatch.choosing import H200, matrix, problem
 from tests.kernels import ptx
 from tritemm import Config
 from tritemm.arch.register_tiles import DmmaTile, FfmaTile
@@ -64,11 +65,16 @@ def parameters(kernel, args, places, code):
     return dict(zip(code.params, numbers + scratch, strict=True)), maps
 
 
-def product(rung, size, layout, config, batch=(), residual=False, change=lambda text: text):
-    """C and what it ought to be, by the code of the rung with a `change` made to its text."""
+def product(rung, size, layout, config, batch=(), residual=False, sms=132, together=1,
+            change=lambda text: text):  # fmt: skip
+    """C and what it ought to be, by the code of the rung with a `change` made to its text.
+
+    So many programs run `together`, and others when these have ended, whatever the GPU's SMs.
+    """
     kernel, (_, dtype, kind) = find(rung), FAMILIES[rung]
     more = {"residual": matrix(*size[:2], "N", dtype, batch), "beta": False} if residual else {}
-    asked = problem(*size, layout, dtype, batch=batch, **more)
+    device = dataclasses.replace(H200, sms=sms)
+    asked = problem(*size, layout, dtype, device, batch=batch, **more)
     made = pool.shared().submit((rung, asked, config), with_code=True).result()
     assert made.error is None, made.error
     call = kernel.prepare(asked, config, *pool.operands(asked))
@@ -91,11 +97,14 @@ def product(rung, size, layout, config, batch=(), residual=False, change=lambda 
 
     (programs,) = call.grid
     order = random.Random(0)
-    for number in order.sample(range(programs), programs):
-        place = {"%ctaid.x": number, "%nctaid.x": programs}
-        ptx.Program(
-            code, made.code["warps"], made.shared, values | place, maps, memory.bytes, order
-        ).run()
+    numbers = order.sample(range(programs), programs)
+    for first in range(0, programs, together):
+        places = ({"%ctaid.x": n, "%nctaid.x": programs} for n in numbers[first:][:together])
+        ptx.run_together([
+            ptx.Program(
+                code, made.code["warps"], made.shared, values | place, maps, memory.bytes, order
+            ) for place in places
+        ], order)  # fmt: skip
     assert memory.untouched(), "written beside what was given"
     assert counters is None or not memory.array("counters_ptr", np.int32).any()
     return memory.array("c_ptr", kind).reshape(r.shape), a @ b + (r if residual else 0)
@@ -125,6 +134,23 @@ def test_every_tile_is_right(rung, number, tile):
         rung, (rows, columns, steps * K - vector), LAYOUTS[number % 4],
         Config(*tile, "grouped", 8, SPLIT_K=parts),
         batch=(2,) if number in (3, 4) else (), residual=number == 5,
+    )  # fmt: skip
+    assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(("sms", "together"), [(132, 1), (132, 3), (132, 10), (1, 10)])
+@pytest.mark.parametrize("rung", FAMILIES)
+def test_parts_are_added_by_all_or_by_the_last(rung, sms, together):
+    """Programs that wait in vain for others leave their pieces to the last; so it is with all
+    pieces where there is no room for all programs at once."""
+    tile = {"dgemm": (64, 32, 16, 4, 5), "sgemm": (64, 64, 16, 4, 4)}[rung]
+    size = tile[0] - 4, 2 * tile[1] - 4, 5 * tile[2] + 4
+    config = Config(*tile, "grouped", 8, SPLIT_K=5)
+    kernel, (_, dtype, _) = find(rung), FAMILIES[rung]
+    asked = problem(*size, "TN", dtype, dataclasses.replace(H200, sms=sms))
+    assert kernel.arguments.fixed(asked, config)["TOGETHER"] == (sms == 132)
+    found, wanted = product(
+        rung, size, "TN", config, residual=True, sms=sms, together=together
     )  # fmt: skip
     assert np.array_equal(found, wanted)
 

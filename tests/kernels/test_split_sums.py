@@ -81,7 +81,7 @@ def arriving(memory: Memory, patience: int):
     return types.FunctionType(found.__code__, found.__globals__ | names)
 
 
-@pytest.mark.parametrize(("parts", "owners"), [(2, 2), (3, 2), (4, 4), (6, 3)])
+@pytest.mark.parametrize(("parts", "owners"), [(2, 2), (3, 2), (4, 4), (6, 3), (128, 8)])
 @pytest.mark.parametrize("patience", [0, 1, 5, 1000])
 def test_each_share_is_taken_once_whoever_comes_and_leaves(parts, owners, patience):
     rng = random.Random(parts * patience)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from ..kernels.device.dmma import LINE
+from ..kernels.device.dmma import LINE, slices_of
+from ..kernels.device.register_ring import pieces_of
 from ..problem import Config, Constraint, Problem, Tile, field
 from ..spec import Arguments, Limits
 from . import sm90
@@ -19,6 +21,8 @@ from .roles import NO_INTERPRETER
 
 #: Parts that K is cut into, of `LEAST` elements at least, and the most programs for each SM then.
 SPLITS, LEAST, MOST = (*range(1, 13), 16, 24, 32, 48, 64, 96, 128), 64, 10
+#: Bytes that one program reads in the time that it takes longer to add parts in shares.
+SHARING = 2**16
 
 
 class Launch(NamedTuple):
@@ -35,9 +39,9 @@ class Clocks(NamedTuple):
     """What a product's time consists of beside its steps, in clocks.
 
     `program`: a round of programs that run together on an SM, and `element`: as much more for each
-    element of a tile of C; `reduction`: adding up parts of K, and `part`: for each element of each
-    part. `half` is the number of warps with which an SM reaches half of the rate that it would have
-    with any number of them.
+    element of a tile of C; `reduction`: adding up parts of K, and `part`: for each byte of them
+    that a program reads. `half` is the number of warps with which an SM reaches half of the rate
+    that it would have with any number of them.
     """
 
     program: float
@@ -52,9 +56,11 @@ class Clocks(NamedTuple):
         warps, full = (config.num_warps * min(n, together) for n in (units, together))
         rate = launch.rate * (warps / (warps + self.half)) * ((full + self.half) / full)
         size, parts = config.BLOCK_M * config.BLOCK_N, config.SPLIT_K
+        shares = _shares(problem, config, launch)
+        read = parts * size * problem.itemsize / shares + SHARING * (shares > 1)
         steps = -(-problem.K // (config.BLOCK_K * parts))
         apart = -(-units // together) * (self.program + self.element * size)
-        added = (self.reduction + self.part * parts * size) * (parts > 1)
+        added = (self.reduction + self.part * read) * (parts > 1)
         return apart + units * size * steps * config.BLOCK_K / rate + added
 
 
@@ -85,6 +91,11 @@ class RegisterTile(Tile):
         c = self.c
         return c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages
 
+    @staticmethod
+    def slices(rows: int, columns: int, depth: int) -> int:
+        """How many sums of a step each element has."""
+        return 1
+
     @property
     def possible(self) -> str:
         return ", ".join(map(str, self.tiles))
@@ -113,8 +124,12 @@ class RegisterTile(Tile):
     def arguments(cls) -> Arguments:
         def fixed(problem: Problem, config: Config) -> dict[str, Any]:
             a, b = cls(problem, config).boxes
-            cut = {"parts": config.SPLIT_K, "SPLIT": config.SPLIT_K > 1}
-            return sizes(problem) | {"A_MAJOR": a.major, "B_MAJOR": b.major} | cut
+            launch = cls.tiles[cls(problem, config).key]
+            return sizes(problem) | {
+                "A_MAJOR": a.major, "B_MAJOR": b.major, "VECTOR": _vector(problem),
+                "parts": config.SPLIT_K, "SPLIT": config.SPLIT_K > 1,
+                "TOGETHER": _shares(problem, config, launch) > 1,
+            }  # fmt: skip
 
         def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
             tile = cls(problem, config)
@@ -152,6 +167,23 @@ def suits(problem: Problem) -> bool:
     return min(problem.M, problem.N) > 8 // problem.itemsize
 
 
+def _shares(problem: Problem, config: Config, launch: Launch) -> int:
+    """How many programs add a tile's parts, each a share of its elements: one, unless all run
+    together and it takes less time."""
+    parts, size = config.SPLIT_K, config.BLOCK_M * config.BLOCK_N * problem.itemsize
+    shares = min(parts, pieces_of(size, config.num_warps, True))
+    together = config.units(problem) <= problem.device.sms * launch.together
+    return shares if together and parts * size * (1 - 1 / shares) >= SHARING else 1
+
+
+def _vector(problem: Problem) -> int:
+    """How many neighbours in a row of C, and of the residual, lie within 16 bytes in every row, if
+    both are stored by rows and begin on such a boundary."""
+    matrices = filter(None, (problem.c, problem.epilogue.residual))
+    pitches = (stride for matrix in matrices for stride in matrix.strides[:3])
+    return math.gcd(16 // problem.itemsize, problem.N, *pitches)
+
+
 _HAS_REGISTERS = Constraint(
     "tiles have the registers of compute capability 9.0; {p.device.name} has {p.device.version}",
     lambda p: sm90.has_wgmma(p.device),
@@ -162,7 +194,7 @@ _HAS_REGISTERS = Constraint(
 def _least(problem: Problem, family: type[RegisterTile], ordered=False) -> tuple[Config, ...]:
     found: list[tuple[float, int, Config]] = []
     for tile, launch in family.tiles.items():
-        if ordered and 0 < family.line < tile[2]:  # slices of a step
+        if ordered and family.slices(*tile[:3]) > 1:
             continue
         for split in SPLITS[:1] if ordered else SPLITS:
             config = Config(*tile, "grouped", 8, SPLIT_K=split)
@@ -185,7 +217,7 @@ class FfmaTile(RegisterTile):
         (32, 32, 32, 2, 4): Launch(128, 6, 81.9),
         (16, 64, 32, 2, 6): Launch(128, 3, 72.5),
     }
-    clocks = Clocks(2134.0, 1.49, 666.0, 0.088, 0.48)
+    clocks = Clocks(2134.0, 1.49, 666.0, 0.022, 0.48)
     multiplied = Constraint(
         "this rung multiplies fp32 as ieee, and operands are {p.a.dtype}, precision {p.precision}",
         lambda p: p.by_ffma,
@@ -195,21 +227,22 @@ class FfmaTile(RegisterTile):
 class DmmaTile(RegisterTile):
     """Tiles of fp64, of which DMMA does 128 FMA in a clock.
 
-    Clocks are fitted to 434 times of launches in a row on an H200, to 9 % on average; but the rate
-    of 128 x 128 is 3 % higher, for these tiles take the least energy, by which power limits runs
-    that last.
+    Clocks are fitted to 497 times on an H200, to 7 % on average: of configs and cuBLAS in turns,
+    until power limited them.
     """
 
     tiles: ClassVar[dict[tuple[int, int, int, int, int], Launch]] = {
-        (128, 128, 16, 8, 6): Launch(255, 1, 126.0),
-        (64, 64, 16, 8, 6): Launch(128, 2, 122.6),
-        (64, 64, 16, 4, 4): Launch(168, 3, 122.0),
-        (64, 32, 16, 4, 5): Launch(128, 3, 109.9),
-        (32, 32, 32, 8, 6): Launch(128, 2, 91.3),
-        (32, 16, 32, 8, 8): Launch(128, 2, 62.8),
+        (128, 128, 16, 8, 6): Launch(255, 1, 129.7),
+        (64, 128, 32, 8, 4): Launch(255, 1, 124.6),
+        (128, 64, 32, 8, 4): Launch(255, 1, 120.2),
+        (64, 64, 16, 4, 4): Launch(168, 3, 112.1),
+        (64, 32, 16, 4, 5): Launch(128, 3, 101.8),
+        (32, 32, 32, 8, 6): Launch(128, 2, 94.9),
+        (32, 16, 32, 8, 8): Launch(128, 2, 64.8),
     }
-    clocks = Clocks(3323.0, 0.349, 1121.0, 0.896, 5.62)
+    clocks = Clocks(3029.0, 0.916, 5509.0, 0.0161, 3.97)
     line = LINE.value
+    slices = staticmethod(slices_of)
     multiplied = Constraint(
         "this rung multiplies fp64, and operands are {p.a.dtype}",
         lambda p: p.a.dtype == torch.float64,

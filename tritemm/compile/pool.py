@@ -119,7 +119,7 @@ def _cores() -> int:
 
 
 def likeness(name: str, problem: Problem, config: Config) -> tuple:
-    """Equal for items that Triton compiles to one kernel, as far as arguments decide."""
+    """Equal for items that Triton most likely compiles to one kernel."""
     view = config.view(problem)
     even = view.K % config.BLOCK_K == 0
     count = (view.batch - 1).bit_length() if view.groups else 0

@@ -30,7 +30,7 @@ def sgemm_kernel(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, ORDER: gl.constexpr, GROUP_M: gl.constexpr, SPLIT: gl.constexpr,
     BATCHED: gl.constexpr, WIDE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr,
-    BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
+    TOGETHER: gl.constexpr, VECTOR: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     A_ALONG_K: gl.constexpr = A_MAJOR == "N"
     B_ALONG_K: gl.constexpr = B_MAJOR == "T"
@@ -64,7 +64,7 @@ def sgemm_kernel(
     epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     finish(
         acc, ring.unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, c_strides, M, N,
-        SPLIT, BIAS, ACTIVATION, WIDE,
+        SPLIT, TOGETHER, VECTOR, BIAS, ACTIVATION, WIDE,
     )  # fmt: skip
 
 

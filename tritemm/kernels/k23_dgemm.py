@@ -15,10 +15,25 @@ from triton.experimental.gluon import language as gl
 
 from ..arch.register_tiles import DmmaTile, suits
 from ..spec import CostHint, Policy, TritonKernel
-from .device.dmma import LINE, acc_layout, dmma, in_order, tiles_view
+from .device.dmma import LINE, acc_layout, dmma, in_order, slices_of, tiles_view
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import next_place
 from .device.register_ring import finish, make_ring
+
+
+@gluon.jit
+def multiply(a, b, upper, acc, a_tiles, b_tiles, at_a, at_b, PIECES: gl.constexpr):
+    """Multiply the last fragments of a panel, and load the panel at `at_a` and `at_b`.
+
+    Of two pieces, `acc` is the lower rows'; the upper rows of the new panel are multiplied, too.
+    """
+    a_next = a_tiles.index(at_a * PIECES).load(a.type.layout)
+    b_next = b_tiles.index(at_b).load(b.type.layout)
+    acc = dmma(a, b, acc)
+    if PIECES == 2:  # the upper rows, whose fragments were loaded meanwhile
+        upper = dmma(a_next, b_next, upper)
+        a_next = a_tiles.index(at_a * PIECES + 1).load(a.type.layout)
+    return a_next, b_next, upper, acc
 
 
 @gluon.jit(do_not_specialize=["M", "K", "B1", "parts"])
@@ -31,11 +46,12 @@ def dgemm_kernel(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, ORDER: gl.constexpr, GROUP_M: gl.constexpr, SPLIT: gl.constexpr,
     BATCHED: gl.constexpr, WIDE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr,
-    BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
+    TOGETHER: gl.constexpr, VECTOR: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     A_ALONG_K: gl.constexpr = A_MAJOR == "N"
     B_ALONG_K: gl.constexpr = B_MAJOR == "T"
-    SLICES: gl.constexpr = BLOCK_K // LINE
+    SLICES: gl.constexpr = slices_of(BLOCK_M, BLOCK_N, BLOCK_K)
+    PANELS: gl.constexpr = BLOCK_K // (LINE * SLICES)  # of a stage, one after another
     PIECES: gl.constexpr = 2 if SLICES == 1 else 1  # of a tile's rows
     ROWS: gl.constexpr = BLOCK_M // PIECES
     LAYOUT: gl.constexpr = acc_layout(BLOCK_M, BLOCK_N, gl.num_warps(), SLICES)
@@ -54,24 +70,27 @@ def dgemm_kernel(
     stage, odd = gl.to_tensor(0), gl.to_tensor(0)
     last, last_odd = gl.to_tensor(STAGES - 2), gl.to_tensor(0)
     ring.wait(stage, odd)
-    a = a_tiles.index((stage + ring.A_FIRST) * PIECES).load(OF_A)
-    b = b_tiles.index(stage + ring.B_FIRST).load(OF_B)
+    at_a, at_b = (stage + ring.A_FIRST) * PANELS, (stage + ring.B_FIRST) * PANELS
+    a = a_tiles.index(at_a * PIECES).load(OF_A)
+    b = b_tiles.index(at_b).load(OF_B)
+    upper = acc
     if PIECES == 2:
-        upper = dmma(a, b, acc)
-        a = a_tiles.index((stage + ring.A_FIRST) * PIECES + 1).load(OF_A)
+        upper = dmma(a, b, upper)
+        a = a_tiles.index(at_a * PIECES + 1).load(OF_A)
     for step in range(ring.unit.steps - 1):
+        for _ in gl.static_range(1, PANELS):
+            at_a, at_b = at_a + 1, at_b + 1
+            a, b, upper, acc = multiply(a, b, upper, acc, a_tiles, b_tiles, at_a, at_b, PIECES)
         ring.fill(last, last_odd, step + STAGES - 2)  # its stage was used two steps ago
         last, last_odd = next_place(last, last_odd, STAGES)
         ring.release(last, step)
         stage, odd = next_place(stage, odd, STAGES)
         ring.wait(stage, odd)
-        a_next = a_tiles.index((stage + ring.A_FIRST) * PIECES).load(OF_A)
-        b_next = b_tiles.index(stage + ring.B_FIRST).load(OF_B)
-        acc = dmma(a, b, acc)
-        if PIECES == 2:  # the upper rows, whose fragments were loaded meanwhile
-            upper = dmma(a_next, b_next, upper)
-            a_next = a_tiles.index((stage + ring.A_FIRST) * PIECES + 1).load(OF_A)
-        a, b = a_next, b_next
+        at_a, at_b = (stage + ring.A_FIRST) * PANELS, (stage + ring.B_FIRST) * PANELS
+        a, b, upper, acc = multiply(a, b, upper, acc, a_tiles, b_tiles, at_a, at_b, PIECES)
+    for _ in gl.static_range(1, PANELS):
+        at_a, at_b = at_a + 1, at_b + 1
+        a, b, upper, acc = multiply(a, b, upper, acc, a_tiles, b_tiles, at_a, at_b, PIECES)
     acc = dmma(a, b, acc)
     if PIECES == 2:
         acc = gl.reshape(gl.permute(gl.join(upper, acc), [0, 3, 1, 2]), [1, BLOCK_M, BLOCK_N])
@@ -81,7 +100,7 @@ def dgemm_kernel(
     epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     finish(
         acc, ring.unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, c_strides, M, N,
-        SPLIT, BIAS, ACTIVATION, WIDE,
+        SPLIT, TOGETHER, VECTOR, BIAS, ACTIVATION, WIDE,
     )  # fmt: skip
 
 

@@ -7,9 +7,10 @@ instruction bits 0 to 2 choose the lane, and bit 3 of A's lines chooses between 
 registers. The orders here let lanes that read at once, 16 of 8 bytes or 8 of 16, read from all
 banks. Where that can be, 16 bytes of A or of C are neighbouring registers.
 
-A step of K may be cut into slices, each a line long. As many groups of warps multiply a slice each,
-and the sums of all slices are added at the end. A step of a small tile takes as long with two
-slices as with one, for it waits for the latency of DMMA.
+A stage has one panel of 16 k or two. In the smallest tiles two panels are slices: as many groups of
+warps multiply one each, and the sums of all slices are added at the end. A step of a small tile
+takes as long with two slices as with one, for it waits for the latency of DMMA. In other tiles all
+warps multiply one panel after the other.
 """
 
 from triton.experimental import gluon
@@ -19,6 +20,12 @@ from .language import builtin, reinterpret, unwrap
 
 #: Elements of a line of 128 bytes, which TMA swizzles: k of one line, or lines of one k.
 LINE = gl.constexpr(16)
+
+
+@gluon.constexpr_function
+def slices_of(rows, columns, depth):
+    """How many slices a step of so many k has, for C [rows, columns]."""
+    return depth // LINE.value if rows * columns <= 1024 else 1
 
 
 @gluon.constexpr_function

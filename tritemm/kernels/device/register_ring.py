@@ -17,8 +17,8 @@ from .language import Value, aggregate, barrier
 from .ptx import asm, barrier_init, barrier_wait
 from .raster import raster, split_batch
 from .scheduler import Unit
-from .split_k import arrive_last
-from .tile import apply_epilogue, batch_offset, store, widen
+from .split_k import arrive_last, arrive_owner
+from .tile import EpilogueArgs, Strides, apply_epilogue, batch_offset, store, widen
 from .triton_contract import allocate, shared_memory, tensor_map
 
 
@@ -184,36 +184,90 @@ def load_text(kernel, batched, stages, block_m, block_n, a_bytes, b_bytes, a_at,
 
 
 @gluon.jit
-def finish(acc, unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, strides, M, N,
-           SPLIT: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
-           WIDE: gl.constexpr):  # fmt: skip
-    """Store a unit's tile after its epilogue; if K is in parts, the last of these adds them all.
+def in_vectors(strides, VECTOR: gl.constexpr):
+    """`Strides` as multiples of `VECTOR`: of arguments Triton knows whether 16 divides them, and
+    nothing finer."""
+    b0, b1 = strides.b0 // VECTOR * VECTOR, strides.b1 // VECTOR * VECTOR
+    return Strides(b0, b1, strides.m // VECTOR * VECTOR, strides.n)
 
-    `strides` are those of C, `epilogue` `EpilogueArgs`.
+
+@gluon.constexpr_function
+def pieces_of(size, warps, together):
+    """Pieces of a tile of so many bytes, each added by one program: 16 bytes of a thread or more
+    where all programs run `together` and share them; else as few as leave it 256 at most."""
+    return min(8, size // (512 * warps)) if together else max(1, size // (8192 * warps))
+
+
+@gluon.jit
+def finish(acc, unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, strides, M, N,
+           SPLIT: gl.constexpr, TOGETHER: gl.constexpr, VECTOR: gl.constexpr, BIAS: gl.constexpr,
+           ACTIVATION: gl.constexpr, WIDE: gl.constexpr):  # fmt: skip
+    """Store a unit's tile after its epilogue; with K in parts (`SPLIT`) the sum of them all.
+
+    The last part's program adds them; if all programs run `TOGETHER`, each adds a few pieces.
+    `strides` are those of C, `epilogue` `EpilogueArgs`. `VECTOR` divides N and all strides of rows
+    and batches, so that as many neighbours are stored at a time.
     """
-    ROWS: gl.constexpr = acc.shape[0]
-    COLUMNS: gl.constexpr = acc.shape[1]
-    LAYOUT: gl.constexpr = acc.type.layout
-    rows = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
-    columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))
-    last = True
+    N, strides = N // VECTOR * VECTOR, in_vectors(strides, VECTOR)
+    if epilogue.residual_ptr is not None:
+        bias_ptr, residual_ptr, alpha, beta = epilogue[:4]
+        of_residual = in_vectors(epilogue.strides, VECTOR)
+        epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, of_residual)
     if SPLIT:
-        inside = rows[:, None] * COLUMNS + columns[None, :]
-        partials_ptr += gl.cast(unit.tile, gl.int64) * parts * (ROWS * COLUMNS) + inside
-        gl.store(partials_ptr + unit.split * (ROWS * COLUMNS), acc)
-        last = arrive_last(counters_ptr + unit.tile, parts)
-    if last:
-        if SPLIT:
-            acc = gl.load(partials_ptr, cache_modifier=".cg")
-            # Of small tiles several parts are loaded at once; those behind the last are zeros.
-            SIZE: gl.constexpr = acc.dtype.primitive_bitwidth // 8
-            AT_ONCE: gl.constexpr = max(1, 8192 * gl.num_warps() // (ROWS * COLUMNS * SIZE))
-            for first in range(1, parts, AT_ONCE):
-                for j in gl.static_range(AT_ONCE):
-                    part = partials_ptr + (first + j) * (ROWS * COLUMNS)
-                    acc += gl.load(part, first + j < parts, 0.0, cache_modifier=".cg")
-        b0, b1 = unit.b0, unit.b1
-        offs_m, offs_n = widen(unit.row + rows, WIDE), widen(unit.col + columns, WIDE)
-        acc = apply_epilogue(acc, epilogue, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
-        c_ptr += batch_offset(b0, b1, strides.b0, strides.b1)
-        store(c_ptr, acc, offs_m, offs_n, M, N, strides.m, strides.n)
+        ROWS: gl.constexpr = acc.shape[0]
+        COLUMNS: gl.constexpr = acc.shape[1]
+        SIZE: gl.constexpr = acc.dtype.primitive_bitwidth // 8
+        PIECES: gl.constexpr = pieces_of(ROWS * COLUMNS * SIZE, gl.num_warps(), TOGETHER)
+        LAYOUT: gl.constexpr = acc.type.layout
+        rows = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+        columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))
+        partials_ptr += gl.cast(unit.tile, gl.int64) * parts * (ROWS * COLUMNS)
+        place = unit.split * (ROWS * COLUMNS) + rows[:, None] * COLUMNS + columns[None, :]
+        gl.store(partials_ptr + place, acc)
+        shares = gl.minimum(parts, PIECES)
+        if TOGETHER:
+            mine = arrive_owner(counters_ptr + unit.tile, unit.split, parts, shares)
+        else:
+            mine = gl.where(arrive_last(counters_ptr + unit.tile, parts), -1, 0)
+        for i in range(PIECES):
+            if mine >> i % shares & 1:
+                piece = added(partials_ptr, i, parts, ROWS, COLUMNS, PIECES)
+                write(
+                    piece, unit, i * (ROWS // PIECES), epilogue, c_ptr, strides, M, N,
+                    BIAS, ACTIVATION, WIDE,
+                )  # fmt: skip
+    else:
+        write(acc, unit, 0, epilogue, c_ptr, strides, M, N, BIAS, ACTIVATION, WIDE)
+
+
+@gluon.jit
+def added(ptr, number, parts, ROWS: gl.constexpr, COLUMNS: gl.constexpr, PIECES: gl.constexpr):
+    """A piece of a tile, summed over all parts in their order. Several are loaded at once."""
+    SIZE: gl.constexpr = ptr.dtype.element_ty.primitive_bitwidth // 8
+    ACROSS: gl.constexpr = min(32, COLUMNS * SIZE // 16)
+    LAYOUT: gl.constexpr = gl.BlockedLayout(
+        [1, 16 // SIZE], [32 // ACROSS, ACROSS], [gl.num_warps(), 1], [1, 0]
+    )
+    rows = gl.arange(0, ROWS // PIECES, gl.SliceLayout(1, LAYOUT)) + number * (ROWS // PIECES)
+    columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))
+    ptr += rows[:, None] * COLUMNS + columns[None, :]
+    total = gl.load(ptr, cache_modifier=".cg")
+    AT_ONCE: gl.constexpr = max(1, 8192 * gl.num_warps() * PIECES // (ROWS * COLUMNS * SIZE))
+    for first in range(1, parts, AT_ONCE):
+        for j in gl.static_range(AT_ONCE):  # those behind the last are zeros
+            part = ptr + (first + j) * (ROWS * COLUMNS)
+            total += gl.load(part, first + j < parts, 0.0, cache_modifier=".cg")
+    return total
+
+
+@gluon.jit
+def write(acc, unit, row, epilogue, c_ptr, strides, M, N, BIAS: gl.constexpr,
+          ACTIVATION: gl.constexpr, WIDE: gl.constexpr):  # fmt: skip
+    """Apply the epilogue to a piece of a unit's tile, from that row on, and store it."""
+    LAYOUT: gl.constexpr = acc.type.layout
+    rows = unit.row + row + gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT))
+    columns = unit.col + gl.arange(0, acc.shape[1], gl.SliceLayout(0, LAYOUT))
+    b0, b1, rows, columns = unit.b0, unit.b1, widen(rows, WIDE), widen(columns, WIDE)
+    acc = apply_epilogue(acc, epilogue, b0, b1, rows, columns, M, N, BIAS, ACTIVATION)
+    c_ptr += batch_offset(b0, b1, strides.b0, strides.b1)
+    store(c_ptr, acc, rows, columns, M, N, strides.m, strides.n)

@@ -116,7 +116,7 @@ def arrive_last(counter, COUNT):
 
 
 @gluon.jit
-def arrive_owner(word, split, SPLIT_K: gl.constexpr, SHARES: gl.constexpr):
+def arrive_owner(word, split, SPLIT_K, SHARES):
     """The shares, a bit each, that program `split` of SPLIT_K adds.
 
     Programs below `SHARES` own one each, and wait for the others. Nothing guarantees that the
