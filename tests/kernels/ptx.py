@@ -1,8 +1,9 @@
-"""PTX of programs on a CPU, as far as the rungs need it that read a ring of stages.
+"""PTX of programs on a CPU, as far as rungs that read a ring of stages need it.
 
 Programs that run together, and the warps of each, go on in turns that are drawn at random, between
 any two instructions, some more often than others. Lanes of a warp that branched apart run one after
 the other, those furthest behind first.
+
 Barriers have phases, arrivals and bytes to come; a box that TMA loads arrives at once, after a
 while that is drawn too, swizzled as its descriptor says, with zeros for what lies outside. Memory
 that was not written is NaN. What would be a fault is an error: addresses out of range or not
@@ -100,7 +101,7 @@ class Program:
         self.chance = random.choice((0.02, 0.3, 0.9))  # that a box comes
 
     def turn(self):
-        """Let one warp go on, and say whether any can still."""
+        """Let one warp go on; False if all have ended."""
         running = [warp for warp in self.warps if not warp.ended]
         if not running:
             assert not self.coming, "the program has ended before what it loads has come"

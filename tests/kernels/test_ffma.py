@@ -78,7 +78,7 @@ def test_few_rows_need_no_tile(rows, rung):
 def test_every_tile_stays_in_registers(config):
     """And has 8 FFMA or more for each LDS.128, by which alone operands are read."""
     registers, together, *_ = FfmaTile.tiles[dataclasses.astuple(config)[:5]]
-    heard = 4 * (config.SPLIT_K > 1)  # by which threads hear what one knows of the other parts
+    heard = 4 * (config.SPLIT_K > 1)  # what one thread learnt of the other parts
     for code in codes("sgemm", config, LAYOUTS[configs().index(config) % 4]):
         assert faults(code) == []
         assert code.count("LDS") <= code.count("LDS.128") + heard
@@ -88,7 +88,7 @@ def test_every_tile_stays_in_registers(config):
 
 def codes(rung, config, layout):
     """Those of a product; with K in parts, of one whose parts the last program adds, and of one
-    whose parts all programs add, if tiles are large enough."""
+    whose parts are added in shares, if tiles are large enough."""
     jobs = [asm.Job(rung, 90, 1024, 1024, 1024, layout, config=config)]
     if config.SPLIT_K > 1:
         many = dataclasses.replace(config, SPLIT_K=16)

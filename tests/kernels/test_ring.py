@@ -140,18 +140,16 @@ def test_every_tile_is_right(rung, number, tile):
 
 @pytest.mark.parametrize(("sms", "together"), [(132, 1), (132, 3), (132, 10), (1, 10)])
 @pytest.mark.parametrize("rung", FAMILIES)
-def test_parts_are_added_by_all_or_by_the_last(rung, sms, together):
-    """Programs that wait in vain for others leave their pieces to the last; so it is with all
-    pieces where there is no room for all programs at once."""
+def test_parts_are_added_in_shares_or_by_the_last(rung, sms, together):
+    """Programs that wait in vain for others leave their shares to the last. Where not all programs
+    fit at once, the last adds everything anyway."""
     tile = {"dgemm": (64, 32, 16, 4, 5), "sgemm": (64, 64, 16, 4, 4)}[rung]
     size = tile[0] - 4, 2 * tile[1] - 4, 5 * tile[2] + 4
     config = Config(*tile, "grouped", 8, SPLIT_K=5)
     kernel, (_, dtype, _) = find(rung), FAMILIES[rung]
     asked = problem(*size, "TN", dtype, dataclasses.replace(H200, sms=sms))
     assert kernel.arguments.fixed(asked, config)["TOGETHER"] == (sms == 132)
-    found, wanted = product(
-        rung, size, "TN", config, residual=True, sms=sms, together=together
-    )  # fmt: skip
+    found, wanted = product(rung, size, "TN", config, residual=True, sms=sms, together=together)
     assert np.array_equal(found, wanted)
 
 

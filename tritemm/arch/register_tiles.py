@@ -10,7 +10,7 @@ from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ..kernels.device.dmma import LINE, slices_of
-from ..kernels.device.register_ring import pieces_of
+from ..kernels.device.register_ring import bands_of
 from ..problem import Config, Constraint, Problem, Tile, field
 from ..spec import Arguments, Limits
 from . import sm90
@@ -21,7 +21,7 @@ from .roles import NO_INTERPRETER
 
 #: Parts that K is cut into, of `LEAST` elements at least, and the most programs for each SM then.
 SPLITS, LEAST, MOST = (*range(1, 13), 16, 24, 32, 48, 64, 96, 128), 64, 10
-#: Bytes that one program reads in the time that it takes longer to add parts in shares.
+#: What it costs to add parts in shares, beside reading them: as much as to read so many bytes.
 SHARING = 2**16
 
 
@@ -168,17 +168,17 @@ def suits(problem: Problem) -> bool:
 
 
 def _shares(problem: Problem, config: Config, launch: Launch) -> int:
-    """How many programs add a tile's parts, each a share of its elements: one, unless all run
+    """How many programs add a tile's parts, a share of its bands each: one, unless all programs run
     together and it takes less time."""
     parts, size = config.SPLIT_K, config.BLOCK_M * config.BLOCK_N * problem.itemsize
-    shares = min(parts, pieces_of(size, config.num_warps, True))
+    shares = min(parts, bands_of(size, config.num_warps, True))
     together = config.units(problem) <= problem.device.sms * launch.together
     return shares if together and parts * size * (1 - 1 / shares) >= SHARING else 1
 
 
 def _vector(problem: Problem) -> int:
-    """How many neighbours in a row of C, and of the residual, lie within 16 bytes in every row, if
-    both are stored by rows and begin on such a boundary."""
+    """The most neighbours, 16 bytes at most, that divide N and all strides of rows and batches of C
+    and of the residual; 1 if one of them is stored by columns."""
     matrices = filter(None, (problem.c, problem.epilogue.residual))
     pitches = (stride for matrix in matrices for stride in matrix.strides[:3])
     return math.gcd(16 // problem.itemsize, problem.N, *pitches)
@@ -190,7 +190,7 @@ _HAS_REGISTERS = Constraint(
 )
 
 
-@once_per(lambda p: (p.M, p.N, p.K, p.batches, p.device.sms))
+@once_per(lambda p: (p.M, p.N, p.K, p.batches, p.itemsize, p.device.sms))
 def _least(problem: Problem, family: type[RegisterTile], ordered=False) -> tuple[Config, ...]:
     found: list[tuple[float, int, Config]] = []
     for tile, launch in family.tiles.items():
@@ -227,8 +227,8 @@ class FfmaTile(RegisterTile):
 class DmmaTile(RegisterTile):
     """Tiles of fp64, of which DMMA does 128 FMA in a clock.
 
-    Clocks are fitted to 497 times on an H200, to 7 % on average: of configs and cuBLAS in turns,
-    until power limited them.
+    Clocks are fitted, to 7 % on average, to 497 times on an H200, of configs and cuBLAS in turns,
+    each for so long that power may limit it.
     """
 
     tiles: ClassVar[dict[tuple[int, int, int, int, int], Launch]] = {

@@ -23,9 +23,10 @@ from .device.register_ring import finish, make_ring
 
 @gluon.jit
 def multiply(a, b, upper, acc, a_tiles, b_tiles, at_a, at_b, PIECES: gl.constexpr):
-    """Multiply the last fragments of a panel, and load the panel at `at_a` and `at_b`.
+    """Multiply the fragments in hand, and load those of the panel at `at_a` and `at_b`.
 
-    Of two pieces, `acc` is the lower rows'; the upper rows of the new panel are multiplied, too.
+    With two pieces, `a` and `acc` are the lower rows'; the new panel's upper rows are multiplied,
+    too.
     """
     a_next = a_tiles.index(at_a * PIECES).load(a.type.layout)
     b_next = b_tiles.index(at_b).load(b.type.layout)
@@ -73,14 +74,15 @@ def dgemm_kernel(
     at_a, at_b = (stage + ring.A_FIRST) * PANELS, (stage + ring.B_FIRST) * PANELS
     a = a_tiles.index(at_a * PIECES).load(OF_A)
     b = b_tiles.index(at_b).load(OF_B)
-    upper = acc
+    upper = acc  # of one piece, unused
     if PIECES == 2:
-        upper = dmma(a, b, upper)
+        upper = dmma(a, b, acc)
         a = a_tiles.index(at_a * PIECES + 1).load(OF_A)
     for step in range(ring.unit.steps - 1):
-        for _ in gl.static_range(1, PANELS):
-            at_a, at_b = at_a + 1, at_b + 1
-            a, b, upper, acc = multiply(a, b, upper, acc, a_tiles, b_tiles, at_a, at_b, PIECES)
+        for i in gl.static_range(1, PANELS):
+            a, b, upper, acc = multiply(
+                a, b, upper, acc, a_tiles, b_tiles, at_a + i, at_b + i, PIECES
+            )
         ring.fill(last, last_odd, step + STAGES - 2)  # its stage was used two steps ago
         last, last_odd = next_place(last, last_odd, STAGES)
         ring.release(last, step)
@@ -88,9 +90,8 @@ def dgemm_kernel(
         ring.wait(stage, odd)
         at_a, at_b = (stage + ring.A_FIRST) * PANELS, (stage + ring.B_FIRST) * PANELS
         a, b, upper, acc = multiply(a, b, upper, acc, a_tiles, b_tiles, at_a, at_b, PIECES)
-    for _ in gl.static_range(1, PANELS):
-        at_a, at_b = at_a + 1, at_b + 1
-        a, b, upper, acc = multiply(a, b, upper, acc, a_tiles, b_tiles, at_a, at_b, PIECES)
+    for i in gl.static_range(1, PANELS):
+        a, b, upper, acc = multiply(a, b, upper, acc, a_tiles, b_tiles, at_a + i, at_b + i, PIECES)
     acc = dmma(a, b, acc)
     if PIECES == 2:
         acc = gl.reshape(gl.permute(gl.join(upper, acc), [0, 3, 1, 2]), [1, BLOCK_M, BLOCK_N])

@@ -7,10 +7,10 @@ instruction bits 0 to 2 choose the lane, and bit 3 of A's lines chooses between 
 registers. The orders here let lanes that read at once, 16 of 8 bytes or 8 of 16, read from all
 banks. Where that can be, 16 bytes of A or of C are neighbouring registers.
 
-A stage has one panel of 16 k or two. In the smallest tiles two panels are slices: as many groups of
-warps multiply one each, and the sums of all slices are added at the end. A step of a small tile
-takes as long with two slices as with one, for it waits for the latency of DMMA. In other tiles all
-warps multiply one panel after the other.
+A stage has 16 k or 32. In the smallest tiles 32 k are two slices: as many groups of warps multiply
+16 each, and the sums of all slices are added at the end. A step of a small tile takes as long with
+two slices as with one, for it waits for the latency of DMMA. In other tiles they are two panels,
+which all warps multiply one after the other.
 """
 
 from triton.experimental import gluon
@@ -76,7 +76,8 @@ def tile_layout(rows, columns, warps, slices, side, along_k):
 @gluon.jit
 def tiles_view(memory, ROWS: gl.constexpr, COLUMNS: gl.constexpr, SLICES: gl.constexpr,
                BYTES: gl.constexpr, SIDE: gl.constexpr, ALONG_K: gl.constexpr):  # fmt: skip
-    """`memory`, of so many `BYTES`, as tiles of A (`SIDE` 0) or of B, for C [ROWS, COLUMNS]."""
+    """`memory`, of so many `BYTES`, as tiles of A (`SIDE` 0) or of B, a panel each or all slices,
+    for C [ROWS, COLUMNS]."""
     LAYOUT: gl.constexpr = tile_layout(ROWS, COLUMNS, gl.num_warps(), SLICES, SIDE, ALONG_K)
     COUNT: gl.constexpr = BYTES // (8 * LINE * SLICES * (COLUMNS if SIDE else ROWS))
     SIZES: gl.constexpr = (COUNT, SLICES, LINE, COLUMNS) if SIDE else (COUNT, SLICES, ROWS, LINE)

@@ -145,7 +145,7 @@ def load_text(kernel, batched, stages, block_m, block_n, a_bytes, b_bytes, a_at,
     $1 stage, $2 parity, $3 row, $4 column, $5 k, $6 whether this warp does, $7 barriers, $8 memory;
     of a batch $9 and $10 its indices for A, $11 and $12 those for B. A's stages begin `a_at` bytes
     into the memory, B's `b_at`. A tile comes in boxes: side by side across K, and then as many for
-    each further part of K.
+    each further panel.
     """
     text = [
         """.reg .pred skip, done, one; .reg .b32 who, full, at, line, k; .reg .b64 map;
@@ -172,29 +172,32 @@ def load_text(kernel, batched, stages, block_m, block_n, a_bytes, b_bytes, a_at,
         )
         wide, deep = box.shape[-2:] if along_k else box.shape[-2:][::-1]
         next_box = f"add.u32 at, at, {box.nbytes}; add.u32 line, line, {wide};"
-        next_part = f"add.u32 at, at, {box.nbytes}; add.u32 k, k, {deep};"
+        next_panel = f"add.u32 at, at, {box.nbytes}; add.u32 k, k, {deep};"
         across = lines // wide
-        part = f"mov.b32 line, {line};" + next_box.join([load] * across)
+        panel = f"mov.b32 line, {line};" + next_box.join([load] * across)
         text += [
             f"mov.b64 map, {tensor_map(kernel, operand, batched)};", "cvta.param.u64 map, map;",
             f"mad.lo.u32 at, $1, {size}, $8;", f"add.u32 at, at, {first};", "mov.b32 k, $5;",
-            next_part.join([part] * (size // (across * box.nbytes))),
+            next_panel.join([panel] * (size // (across * box.nbytes))),
         ]  # fmt: skip
     return "\n".join([*text, "over:"])
 
 
 @gluon.jit
 def in_vectors(strides, VECTOR: gl.constexpr):
-    """`Strides` as multiples of `VECTOR`: of arguments Triton knows whether 16 divides them, and
-    nothing finer."""
+    """The same strides, so that Triton sees that `VECTOR` divides them: of arguments it knows only
+    whether 16 does."""
     b0, b1 = strides.b0 // VECTOR * VECTOR, strides.b1 // VECTOR * VECTOR
     return Strides(b0, b1, strides.m // VECTOR * VECTOR, strides.n)
 
 
 @gluon.constexpr_function
-def pieces_of(size, warps, together):
-    """Pieces of a tile of so many bytes, each added by one program: 16 bytes of a thread or more
-    where all programs run `together` and share them; else as few as leave it 256 at most."""
+def bands_of(size, warps, together):
+    """How many bands of rows a tile of so many bytes is cut into where parts of K are added.
+
+    If programs run `together` and share them: up to 8, of 16 bytes for each thread or more. Else as
+    few as leave each thread 256 bytes at most.
+    """
     return min(8, size // (512 * warps)) if together else max(1, size // (8192 * warps))
 
 
@@ -202,11 +205,11 @@ def pieces_of(size, warps, together):
 def finish(acc, unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, strides, M, N,
            SPLIT: gl.constexpr, TOGETHER: gl.constexpr, VECTOR: gl.constexpr, BIAS: gl.constexpr,
            ACTIVATION: gl.constexpr, WIDE: gl.constexpr):  # fmt: skip
-    """Store a unit's tile after its epilogue; with K in parts (`SPLIT`) the sum of them all.
+    """Store a unit's tile after its epilogue; with K in parts (`SPLIT`), the sum of them all.
 
-    The last part's program adds them; if all programs run `TOGETHER`, each adds a few pieces.
-    `strides` are those of C, `epilogue` `EpilogueArgs`. `VECTOR` divides N and all strides of rows
-    and batches, so that as many neighbours are stored at a time.
+    The last program of a tile to arrive adds them; or, if all run `TOGETHER`, several programs add
+    a share of its bands each. `strides` are those of C, `epilogue` `EpilogueArgs`. `VECTOR` divides
+    N and all strides of rows and batches, so that as many neighbours are stored at a time.
     """
     N, strides = N // VECTOR * VECTOR, in_vectors(strides, VECTOR)
     if epilogue.residual_ptr is not None:
@@ -217,42 +220,45 @@ def finish(acc, unit, parts, partials_ptr, counters_ptr, epilogue, c_ptr, stride
         ROWS: gl.constexpr = acc.shape[0]
         COLUMNS: gl.constexpr = acc.shape[1]
         SIZE: gl.constexpr = acc.dtype.primitive_bitwidth // 8
-        PIECES: gl.constexpr = pieces_of(ROWS * COLUMNS * SIZE, gl.num_warps(), TOGETHER)
+        BANDS: gl.constexpr = bands_of(ROWS * COLUMNS * SIZE, gl.num_warps(), TOGETHER)
         LAYOUT: gl.constexpr = acc.type.layout
         rows = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
         columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))
         partials_ptr += gl.cast(unit.tile, gl.int64) * parts * (ROWS * COLUMNS)
         place = unit.split * (ROWS * COLUMNS) + rows[:, None] * COLUMNS + columns[None, :]
         gl.store(partials_ptr + place, acc)
-        shares = gl.minimum(parts, PIECES)
+        word = counters_ptr + unit.tile
         if TOGETHER:
-            mine = arrive_owner(counters_ptr + unit.tile, unit.split, parts, shares)
+            shares = gl.minimum(parts, BANDS)
+            mine = arrive_owner(word, unit.split, parts, shares)
         else:
-            mine = gl.where(arrive_last(counters_ptr + unit.tile, parts), -1, 0)
-        for i in range(PIECES):
-            if mine >> i % shares & 1:
-                piece = added(partials_ptr, i, parts, ROWS, COLUMNS, PIECES)
+            shares, mine = 1, arrive_last(word, parts).to(gl.int32)
+        for i in range(BANDS):
+            if (mine >> (i % shares)) & 1:
+                row = i * (ROWS // BANDS)
+                band = sum_of_parts(partials_ptr, row, parts, ROWS, COLUMNS, BANDS)
                 write(
-                    piece, unit, i * (ROWS // PIECES), epilogue, c_ptr, strides, M, N,
-                    BIAS, ACTIVATION, WIDE,
+                    band, unit, row, epilogue, c_ptr, strides, M, N, BIAS, ACTIVATION, WIDE
                 )  # fmt: skip
     else:
         write(acc, unit, 0, epilogue, c_ptr, strides, M, N, BIAS, ACTIVATION, WIDE)
 
 
 @gluon.jit
-def added(ptr, number, parts, ROWS: gl.constexpr, COLUMNS: gl.constexpr, PIECES: gl.constexpr):
-    """A piece of a tile, summed over all parts in their order. Several are loaded at once."""
+def sum_of_parts(ptr, row, parts, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
+                 BANDS: gl.constexpr):  # fmt: skip
+    """The band of a tile from that row on, summed over all parts in their order, several of which
+    are loaded at once."""
     SIZE: gl.constexpr = ptr.dtype.element_ty.primitive_bitwidth // 8
     ACROSS: gl.constexpr = min(32, COLUMNS * SIZE // 16)
     LAYOUT: gl.constexpr = gl.BlockedLayout(
         [1, 16 // SIZE], [32 // ACROSS, ACROSS], [gl.num_warps(), 1], [1, 0]
     )
-    rows = gl.arange(0, ROWS // PIECES, gl.SliceLayout(1, LAYOUT)) + number * (ROWS // PIECES)
+    rows = row + gl.arange(0, ROWS // BANDS, gl.SliceLayout(1, LAYOUT))
     columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))
     ptr += rows[:, None] * COLUMNS + columns[None, :]
     total = gl.load(ptr, cache_modifier=".cg")
-    AT_ONCE: gl.constexpr = max(1, 8192 * gl.num_warps() * PIECES // (ROWS * COLUMNS * SIZE))
+    AT_ONCE: gl.constexpr = max(1, 8192 * gl.num_warps() * BANDS // (ROWS * COLUMNS * SIZE))
     for first in range(1, parts, AT_ONCE):
         for j in gl.static_range(AT_ONCE):  # those behind the last are zeros
             part = ptr + (first + j) * (ROWS * COLUMNS)
@@ -263,7 +269,7 @@ def added(ptr, number, parts, ROWS: gl.constexpr, COLUMNS: gl.constexpr, PIECES:
 @gluon.jit
 def write(acc, unit, row, epilogue, c_ptr, strides, M, N, BIAS: gl.constexpr,
           ACTIVATION: gl.constexpr, WIDE: gl.constexpr):  # fmt: skip
-    """Apply the epilogue to a piece of a unit's tile, from that row on, and store it."""
+    """Apply the epilogue to the rows of a unit's tile from that one on, and store them."""
     LAYOUT: gl.constexpr = acc.type.layout
     rows = unit.row + row + gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT))
     columns = unit.col + gl.arange(0, acc.shape[1], gl.SliceLayout(0, LAYOUT))

@@ -1,6 +1,6 @@
 """Partial sums of SPLIT_K programs that share a tile's K: stored in a workspace, added in order.
 
-The last program to arrive adds them all, or each program adds a share of the columns.
+The last program to arrive adds them all, or programs that run at once add a share each.
 """
 
 from triton.experimental import gluon
