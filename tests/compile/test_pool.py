@@ -39,7 +39,8 @@ SMALL = problem(64, 64, 64)[0]
 
 def uninterpreted(code, *arguments):
     """What a process that does not interpret prints."""
-    env = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    env = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path}
     words = [sys.executable, "-c", code, *arguments]
     return subprocess.run(words, env=env, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
 

@@ -11,7 +11,6 @@ from perf.calls import OURS
 from perf.machine import ROOT
 from perf.rows import REFERENCE
 from tests.perf.fakes import on_cpu
-from tritemm.rungs import RUNGS
 
 HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout,ending"
 SUITE = f"{HEAD}\nA,decode,small,1,32,24,40,fp16,fp16,NT,\nB,one,x,1,32,32,64,bf16,bf16,NT,\n"
@@ -105,7 +104,7 @@ LINES = [
 ]
 LAYERS = "\n".join([HEAD, *LINES, "W,two,x,1,512,256,1024,bf16,fp32,TN,accumulate\n"])
 ON_A_GPU = {
-    "ladder": f"ladder --sizes 1024 --only {RUNGS[-1].name}",
+    "ladder": "ladder --sizes 1024 --only dgemm --dtype fp64",
     "suite": "suite --file suite.csv --mode sustained",
     "suite, burst": "suite --file suite.csv --mode burst",
     "linear": "race --cases layers.csv --compiled compile --mode sustained",

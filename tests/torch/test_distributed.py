@@ -26,7 +26,8 @@ CASES = [(size, name) for size, names in GROUPS.items() for name in names]
 
 def program(*command, device: str) -> subprocess.CompletedProcess:
     """Run one of ours with `device` as its only kind of device."""
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NCCL_NVLS_ENABLE": "0"}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NCCL_NVLS_ENABLE": "0"}
     env |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
     return subprocess.run(
         [sys.executable, *map(str, command)],
