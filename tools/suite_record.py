@@ -6,10 +6,14 @@
 runs the tests that touch a device and writes tests/results/GPU.json, or PATH; with `-m devices`
 those of several GPUs alone, and GPU-x2.json where there are two. A record is of the code that it
 ran: it carries a hash of `tritemm/`, and the README says when that has changed.
+
+Where there is no time for all at once, `--part=1/2` runs about half of the tests and `--part=2/2`
+the others. Each adds to the record at the same path, which counts when no part is missing.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import json
@@ -58,6 +62,8 @@ def fault(text: str) -> str | None:
         return f"the record is malformed: {error!r}"
     if wrong:
         return f"the record is malformed: {', '.join(wrong)}"
+    if parts := record.get("parts"):
+        return f"the record is of a part of the suite alone: {', '.join(parts)}"
     if record["failed"] or record["errors"] or record["failures"]:
         count = record["failed"] + record["errors"]
         return f"the record is red: {count} failed: {', '.join(record['failures'])}"
@@ -93,6 +99,28 @@ def pytest_addoption(parser):
         "--record", metavar="PATH",
         help="run the tests that touch a device; write PATH, or if empty tests/results/GPU.json",
     )  # fmt: skip
+    parser.addoption(
+        "--part", metavar="K/N", default="1/1",
+        help="of N parts of the tests the K-th, which is added to the record of the others",
+    )  # fmt: skip
+
+
+def pytest_collection_modifyitems(config, items):
+    number, count = map(int, config.option.part.split("/"))
+    chosen = part_of(collections.Counter(item.path for item in items), number, count)
+    config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
+    items[:] = [item for item in items if item.path in chosen]
+
+
+def part_of(files: collections.Counter[Path], number: int, count: int) -> set[Path]:
+    """Whole files, of which each part has about as many tests; `files` says how many each has."""
+    parts: list[set[Path]] = [set() for _ in range(count)]
+    sizes = [0] * count
+    for file, tests in sorted(files.items(), key=lambda each: (-each[1], each[0])):
+        least = sizes.index(min(sizes))
+        parts[least].add(file)
+        sizes[least] += tests
+    return parts[number - 1]
 
 
 def pytest_configure(config):
@@ -138,6 +166,9 @@ class Recorder:
         record = self.record(terminalreporter.stats, config.option.markexpr)
         path = Path(self.path) if self.path else RESULTS / name_of(record)
         path.parent.mkdir(parents=True, exist_ok=True)
+        if config.option.part != "1/1":
+            before = json.loads(path.read_text()) if path.exists() else {}
+            record = joined(record, config.option.part, before)
         path.write_text(json.dumps(record, indent=1) + "\n")
         terminalreporter.line(f"record: {path}: {sentence(record, self.code)}")
 
@@ -161,6 +192,18 @@ class Recorder:
             "seconds": round(time.monotonic() - self.start, 1),
             "failures": sorted({report.nodeid for report in broken}),
         }
+
+
+def joined(record: dict[str, Any], part: str, before: dict[str, Any]) -> dict[str, Any]:
+    """The record with its part, and with what `before` says of other parts of the same suite."""
+    same = ("gpu", "gpus", "chosen", "code", "torch", "triton")
+    parts = before.get("parts", [])
+    if part in parts or any(before.get(name) != record[name] for name in same):
+        before, parts = {}, []
+    for name in ("passed", "failed", "errors", "skipped", "seconds", "failures"):
+        record[name] += before.get(name, type(record[name])())
+    parts = sorted([*parts, part])
+    return record | ({} if len(parts) == int(part.split("/")[1]) else {"parts": parts})
 
 
 def name_of(record: dict[str, Any]) -> str:

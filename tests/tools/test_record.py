@@ -1,5 +1,6 @@
 """The committed records of runs on GPUs: they are green, and say of which code."""
 
+import collections
 import json
 import re
 import subprocess
@@ -44,6 +45,7 @@ def test_records_are_green():
         ({"passed": 0}, "nothing passed"),
         ({"passed": "5000"}, "malformed: passed"),
         ({"seconds": None}, "malformed: seconds"),
+        ({"parts": ["1/2"]}, "part of the suite alone: 1/2"),
     ],
 )
 def test_a_record_that_proves_nothing(changes, message):
@@ -105,6 +107,28 @@ def test_counts_are_those_of_the_reports(monkeypatch):
     assert record["code"] == suite_record.code_hash()
     found = suite_record.fault(json.dumps(record))
     assert found.startswith("the record is red: 3 failed")
+
+
+def test_parts_are_one_record_when_none_is_missing():
+    joined = suite_record.joined
+    first = joined(dict(RECORD), "1/2", {})
+    assert first["parts"] == ["1/2"] and "part of the suite" in fault(**first)
+    second = RECORD | {"passed": 1, "failed": 1, "failures": ["x.py::y"], "seconds": 0.5}
+    both = joined(dict(second), "2/2", first)
+    assert "parts" not in both and both["failures"] == ["x.py::y"]
+    assert [both[name] for name in ("passed", "failed", "skipped")] == [5001, 1, 800]
+    # Not of older code, and no part twice.
+    other = joined(RECORD | {"code": "of another"}, "2/2", first)
+    assert (other["parts"], other["passed"]) == (["2/2"], 5000)
+    again = joined(dict(RECORD), "1/2", first)
+    assert (again["parts"], again["passed"]) == (["1/2"], 5000)
+
+
+def test_each_file_is_in_one_part():
+    files = collections.Counter({f"{i}.py": 2**i for i in range(9)})
+    parts = [suite_record.part_of(files, number, 3) for number in (1, 2, 3)]
+    assert sorted(file for part in parts for file in part) == sorted(files)
+    assert all(parts) and suite_record.part_of(files, 1, 1) == set(files)
 
 
 def test_a_failure_is_told_at_once():
