@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cuda_reference import toolkit
+from perf.machine import ROOT
 from tests.sweep import pairwise
 from tritemm import budget, dispatch, plan
 from tritemm.dispatch.request import why_not
@@ -19,6 +20,12 @@ from tritemm.rungs import RUNGS
 DEVICE = "cpu" if INTERPRETED else "cuda"
 #: Elements of guard before and after an output, and between its rows where it has a pitch.
 GUARD = 64
+
+
+def surroundings(**variables):
+    """This process's environment, in which Python finds the repository first, and these."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return os.environ | {"PYTHONPATH": path} | variables
 
 
 def rung_param(kernel, *more, name=None):

@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 import torch
 
+from perf import race
 from perf.machine import environment, slug
 from tritemm.cli import env
 
@@ -106,21 +107,14 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    number, count = map(int, config.option.part.split("/"))
-    chosen = part_of(collections.Counter(item.path for item in items), number, count)
+    chosen = part_of(collections.Counter(item.path for item in items), config.option.part)
     config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
     items[:] = [item for item in items if item.path in chosen]
 
 
-def part_of(files: collections.Counter[Path], number: int, count: int) -> set[Path]:
-    """Whole files, of which each part has about as many tests; `files` says how many each has."""
-    parts: list[set[Path]] = [set() for _ in range(count)]
-    sizes = [0] * count
-    for file, tests in sorted(files.items(), key=lambda each: (-each[1], each[0])):
-        least = sizes.index(min(sizes))
-        parts[least].add(file)
-        sizes[least] += tests
-    return parts[number - 1]
+def part_of(files: collections.Counter[Path], text: str) -> set[Path]:
+    """Whole files, from the one with most tests on; `files` says how many each has."""
+    return set(sorted(files, key=lambda file: (-files[file], file))[race.part(text)])
 
 
 def pytest_configure(config):
@@ -132,6 +126,10 @@ def pytest_configure(config):
         return
     if not torch.cuda.is_available():
         raise pytest.UsageError("--record: needs a CUDA device, and torch sees none")
+    try:
+        race.part(config.option.part)
+    except ValueError as error:
+        raise pytest.UsageError(f"--part: {error}") from None
     config.pluginmanager.register(Recorder(path))
     config.pluginmanager.register(Failures(config))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.harness import surroundings
 from tritemm.compile import pool
 from tritemm.compile.asm import DEVICES
 from tritemm.problem import Problem
@@ -39,8 +40,7 @@ SMALL = problem(64, 64, 64)[0]
 
 def uninterpreted(code, *arguments):
     """What a process that does not interpret prints."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    env = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path}
+    env = surroundings(TRITON_INTERPRET="0")
     words = [sys.executable, "-c", code, *arguments]
     return subprocess.run(words, env=env, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
 

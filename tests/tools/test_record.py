@@ -126,9 +126,18 @@ def test_parts_are_one_record_when_none_is_missing():
 
 def test_each_file_is_in_one_part():
     files = collections.Counter({f"{i}.py": 2**i for i in range(9)})
-    parts = [suite_record.part_of(files, number, 3) for number in (1, 2, 3)]
+    parts = [suite_record.part_of(files, f"{number}/3") for number in (1, 2, 3)]
     assert sorted(file for part in parts for file in part) == sorted(files)
-    assert all(parts) and suite_record.part_of(files, 1, 1) == set(files)
+    assert all(parts) and suite_record.part_of(files, "1/1") == set(files)
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "2", "half"])
+def test_a_part_that_is_none_is_refused(text, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    option = types.SimpleNamespace(markexpr="", part=text)
+    config = types.SimpleNamespace(option=option, getoption={"--record": ""}.get)
+    with pytest.raises(pytest.UsageError, match="--part: a part is"):
+        suite_record.pytest_configure(config)
 
 
 def test_a_failure_is_told_at_once():

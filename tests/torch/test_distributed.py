@@ -1,7 +1,6 @@
 """tritemm's operators and layers on torch's DTensor: sharded as unsharded, to the bit."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from perf.machine import ROOT
+from tests.harness import surroundings
 
 FOLDER = Path(__file__).parent
 FILES = [(FOLDER / f"distributed_{name}.py").read_text() for name in ("operators", "models")]
@@ -26,8 +26,7 @@ CASES = [(size, name) for size, names in GROUPS.items() for name in names]
 
 def program(*command, device: str) -> subprocess.CompletedProcess:
     """Run one of ours with `device` as its only kind of device."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NCCL_NVLS_ENABLE": "0"}
+    env = surroundings(OMP_NUM_THREADS="1", NCCL_NVLS_ENABLE="0")
     env |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
     return subprocess.run(
         [sys.executable, *map(str, command)],

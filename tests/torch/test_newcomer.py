@@ -11,6 +11,7 @@ import torch
 
 import tritemm
 from tests.dispatch.choosing import problem
+from tests.harness import surroundings
 from tools.fit.__main__ import main as fit_main
 from tritemm import dispatch
 from tritemm.__main__ import main
@@ -30,8 +31,7 @@ def run(tmp_path):
     def run(code, **variables):
         script = tmp_path / "script.py"  # a file, because Triton reads the source of kernels
         script.write_text(code)
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        env = os.environ | {"PYTHONPATH": path} | variables
+        env = surroundings(**variables)
         env.pop("TRITON_INTERPRET", None)
         done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
