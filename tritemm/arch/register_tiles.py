@@ -123,8 +123,8 @@ class RegisterTile(Tile):
     @classmethod
     def arguments(cls) -> Arguments:
         def fixed(problem: Problem, config: Config) -> dict[str, Any]:
-            a, b = cls(problem, config).boxes
-            launch = cls.tiles[cls(problem, config).key]
+            tile = cls(problem, config)
+            (a, b), launch = tile.boxes, cls.tiles[tile.key]
             return sizes(problem) | {
                 "A_MAJOR": a.major, "B_MAJOR": b.major, "VECTOR": _vector(problem),
                 "parts": config.SPLIT_K, "SPLIT": config.SPLIT_K > 1,
