@@ -3,8 +3,9 @@
 The functions of Triton's own library are decorated when the first of a process imports triton. So
 while one of ours runs, the library is interpreted too, and then put back.
 
-Private to Triton and used: the interpreter's names `InterpretedFunction` and `_patch_lang`,
-`_patch_builtin`, `_patch_lang_tensor` and `_convert_float`, as Triton 3.6 to 3.9 have them.
+Private to Triton and used: the interpreter's names `InterpretedFunction`, `_patch_lang`,
+`_patch_builtin`, `_patch_lang_tensor`, `_convert_float`, `_get_np_dtype`, `interpreter_builder` and
+`interpreter_semantic`, and how a `TritonSemantic` looks for overflow, as Triton 3.6 to 3.9 have them.
 """
 
 from __future__ import annotations
@@ -60,7 +61,11 @@ def _interpreting() -> Iterator[None]:
                 if isinstance(value, JITFunction):
                     twin = _interpreted(value.fn)
                     setattr(owner, name, _method(twin) if owner is tl.tensor else twin)
-        ours: dict[str, Any] = {"_patch_lang_tensor": _patch_tensor, "_convert_float": _convert}
+        ours: dict[str, Any] = {
+            "_patch_lang_tensor": _patch_tensor, "_convert_float": _convert, "_get_np_dtype": _dtype,
+            "TritonSemantic": _Semantic,  # Triton 3.6 makes one, newer ones have one
+            "interpreter_semantic": _Semantic(interpreter.interpreter_builder),
+        }  # fmt: skip
         with patch.multiple(interpreter, **ours, **_patching_once()), _knob():
             yield
     finally:
@@ -107,6 +112,24 @@ def _convert(values, source, target, rounding):
         bits = values.view(numpy.uint32)
         return (bits >> 16 | (values != values) << 6).astype(numpy.uint16)
     return _convert_of_triton(values, source, target, rounding)
+
+
+_dtype_of_triton = interpreter._get_np_dtype
+_dtype_of_numbers = functools.cache(_dtype_of_triton)
+
+
+def _dtype(kind: Any) -> numpy.dtype:
+    """Triton makes a table of all types for each one that it looks up."""
+    scalar = kind.scalar
+    return _dtype_of_triton(scalar) if scalar.is_ptr() else _dtype_of_numbers(scalar)
+
+
+class _Semantic(interpreter.TritonSemantic):
+    """Looks for integers that overflow, which takes half of the time, only if Triton then says so."""
+
+    def binary_op_sanitize_overflow_impl(self, *given):
+        if self.builder.options.debug:
+            super().binary_op_sanitize_overflow_impl(*given)
 
 
 def _patching_once() -> dict[str, Any]:
