@@ -417,8 +417,6 @@ def _constants(problem: Problem, config: Config) -> dict[str, Any]:
         "STAGES": config.num_stages,
         "ORDER": config.ORDER,
         "GROUP_M": config.GROUP_M,
-        "SPLIT_K": config.SPLIT_K,
-        "CLUSTER": config.CLUSTER,
         "BATCHED": problem.batched,
         "TRIANGULAR": problem.epilogue.symmetric,
         "GROUPS": problem.groups,

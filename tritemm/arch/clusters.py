@@ -378,15 +378,9 @@ def _waves(
 
 @once_per(facts)
 def deepest(
-    problem: Problem,
-    rows: int,
-    columns: int,
-    warps: int,
-    programs: int,
-    split: int = 1,
-    buffers: int = 2,
+    problem: Problem, rows: int, columns: int, warps: int, programs: int, split: int, buffers: int,
     most: int = STAGES,
-) -> Config | None:
+) -> Config | None:  # fmt: skip
     """The config with as many stages as fit, up to `most`, if any do.
 
     Consumers take turns where much is stored for what is multiplied: `buffers` of it first, or

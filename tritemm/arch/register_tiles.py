@@ -126,8 +126,8 @@ class RegisterTile(Tile):
             tile = cls(problem, config)
             (a, b), launch = tile.boxes, cls.tiles[tile.key]
             return sizes(problem) | {
-                "A_MAJOR": a.major, "B_MAJOR": b.major, "VECTOR": _vector(problem),
-                "parts": config.SPLIT_K, "SPLIT": config.SPLIT_K > 1,
+                "A_ALONG_K": a.major == "N", "B_ALONG_K": b.major == "T",
+                "VECTOR": _vector(problem), "parts": config.SPLIT_K, "SPLIT": config.SPLIT_K > 1,
                 "TOGETHER": _shares(problem, config, launch) > 1,
             }  # fmt: skip
 

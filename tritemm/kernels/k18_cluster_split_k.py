@@ -105,7 +105,7 @@ def configs(problem):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_split_k_kernel, arguments=Exchanging.arguments(),
-    grid=lambda problem, config: config.tiles(problem), clusters=lambda config: config.SPLIT_K,
+    clusters=lambda config: config.SPLIT_K,
     limits=Limits(
         configs, needs=NEEDS_IN_PARTS, tile=Exchanging, odd_tiles=True, fixed_parts=True,
         in_order=False, ordered=ordered(TILES), symmetric=True,

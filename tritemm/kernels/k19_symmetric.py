@@ -79,13 +79,9 @@ def symmetric_kernel(
         store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn)
 
 
-def configs(problem):
-    return tiles_in_flight(problem)
-
-
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=symmetric_kernel, arguments=POINTERS,
     interpreted=Config(32, 32, 32, num_stages=3, ORDER="grouped"), cost=CostHint(0.85, narrow=10.0),
-    limits=Limits(configs, needs=needs(configs), tile=Dot, symmetric=True),
+    limits=Limits(tiles_in_flight, needs=needs(tiles_in_flight), tile=Dot, symmetric=True),
     policy=Policy(branch="symmetric results", suits=lambda problem: problem.epilogue.symmetric),
 )  # fmt: skip

@@ -78,13 +78,9 @@ def grouped_kernel(
     store(c_ptr, acc, offs_m, offs_n, last_row, N, stride_cm, stride_cn)
 
 
-def configs(problem):
-    return tiles_in_flight(problem)
-
-
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=grouped_kernel, arguments=POINTERS,
     interpreted=Config(32, 32, 32, num_stages=3, ORDER="grouped"), cost=CostHint(0.8, narrow=10.0),
-    limits=Limits(configs, needs=needs(configs), tile=Dot, groups="mk"),
+    limits=Limits(tiles_in_flight, needs=needs(tiles_in_flight), tile=Dot, groups="mk"),
     policy=Policy(branch="groups", suits=lambda problem: bool(problem.groups)),
 )  # fmt: skip

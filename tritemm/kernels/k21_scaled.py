@@ -112,16 +112,12 @@ def scaled_kernel(
     store(c_ptr, acc, offs_m, offs_n, last_row, N, stride_cm, stride_cn)
 
 
-def configs(problem):
-    return scaled_tiles(problem)
-
-
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=scaled_kernel, arguments=POINTERS,
     interpreted=Config(32, 32, 128, num_stages=3, ORDER="grouped"),
     cost=CostHint(0.25, narrow=10.0),
     limits=Limits(
-        configs, needs=(HAS_FP8, *needs(configs)), tile=ScaledDot, groups="mk",
+        scaled_tiles, needs=(HAS_FP8, *needs(scaled_tiles)), tile=ScaledDot, groups="mk",
         sums=("whole", "promoted", "block"),
     ),
     policy=Policy(branch="scales", suits=lambda problem: problem.scales is not None),

@@ -29,11 +29,9 @@ def sgemm_kernel(
     partials_ptr, counters_ptr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, ORDER: gl.constexpr, GROUP_M: gl.constexpr, SPLIT: gl.constexpr,
-    BATCHED: gl.constexpr, WIDE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr,
     TOGETHER: gl.constexpr, VECTOR: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    A_ALONG_K: gl.constexpr = A_MAJOR == "N"
-    B_ALONG_K: gl.constexpr = B_MAJOR == "T"
     LAYOUT: gl.constexpr = acc_layout(BLOCK_M, BLOCK_N, gl.num_warps(), A_ALONG_K, B_ALONG_K)
     NAME: gl.constexpr = sgemm_kernel.__name__
     ring = make_ring(

@@ -46,11 +46,9 @@ def dgemm_kernel(
     partials_ptr, counters_ptr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, ORDER: gl.constexpr, GROUP_M: gl.constexpr, SPLIT: gl.constexpr,
-    BATCHED: gl.constexpr, WIDE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr,
     TOGETHER: gl.constexpr, VECTOR: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    A_ALONG_K: gl.constexpr = A_MAJOR == "N"
-    B_ALONG_K: gl.constexpr = B_MAJOR == "T"
     SLICES: gl.constexpr = slices_of(BLOCK_M, BLOCK_N, BLOCK_K)
     PANELS: gl.constexpr = BLOCK_K // (LINE * SLICES)  # of a stage, one after another
     PIECES: gl.constexpr = 2 if SLICES == 1 else 1  # of a tile's rows

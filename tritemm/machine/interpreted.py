@@ -5,7 +5,7 @@ while one of ours runs, the library is interpreted too, and then put back.
 
 Private to Triton and used: the interpreter's names `InterpretedFunction`, `_patch_lang`,
 `_patch_builtin`, `_patch_lang_tensor`, `_convert_float`, `_get_np_dtype`, `interpreter_builder` and
-`interpreter_semantic`, and how a `TritonSemantic` looks for overflow, as Triton 3.6 to 3.9 have them.
+`interpreter_semantic`, and how a `TritonSemantic` looks for overflow, as Triton 3.6 to 3.9 have it.
 """
 
 from __future__ import annotations
@@ -62,10 +62,12 @@ def _interpreting() -> Iterator[None]:
                     twin = _interpreted(value.fn)
                     setattr(owner, name, _method(twin) if owner is tl.tensor else twin)
         ours: dict[str, Any] = {
-            "_patch_lang_tensor": _patch_tensor, "_convert_float": _convert, "_get_np_dtype": _dtype,
+            "_patch_lang_tensor": _patch_tensor,
+            "_convert_float": _convert,
+            "_get_np_dtype": _dtype,
             "TritonSemantic": _Semantic,  # Triton 3.6 makes one, newer ones have one
             "interpreter_semantic": _Semantic(interpreter.interpreter_builder),
-        }  # fmt: skip
+        }
         with patch.multiple(interpreter, **ours, **_patching_once()), _knob():
             yield
     finally:
@@ -125,7 +127,7 @@ def _dtype(kind: Any) -> numpy.dtype:
 
 
 class _Semantic(interpreter.TritonSemantic):
-    """Looks for integers that overflow, which takes half of the time, only if Triton then says so."""
+    """Looks for overflow, which takes half of the time, only where Triton then tells of it."""
 
     def binary_op_sanitize_overflow_impl(self, *given):
         if self.builder.options.debug:

@@ -26,11 +26,7 @@ class Launches:
     __slots__ = ("_bytes", "_calls", "_counters", "_offsets", "device")
 
     def __init__(
-        self,
-        device: int,
-        calls: Sequence[Call],
-        copies: Sequence[int] = (),
-        room: Room | None = None,
+        self, device: int, calls: Sequence[Call], copies: Sequence[int], room: Room | None
     ):
         self.device, self._calls = device, tuple(calls)
         self._counters = room.counters if room else 0
