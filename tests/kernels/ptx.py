@@ -111,8 +111,11 @@ class Program:
         if self.coming and (late or self.random.random() < self.chance):
             self.arrive(*self.coming.pop(self.random.randrange(len(self.coming))))
         (warp,) = self.random.choices(running, [warp.pace for warp in running])
+        if warp.number in self.waiting:
+            return True
         for _ in range(self.random.choice((1, 5, 50, 500))):
-            if warp.ended or not warp.step():
+            if not warp.step():
+                warp.ended = warp.at.min() == len(self.code.instructions)
                 break
         return True
 
@@ -157,15 +160,14 @@ class Warp:
             for name, value in (special | values).items()
         }
         self.at = np.zeros(32, np.int64)
+        self.ended = False
         self.waited = False  # for the launch before
 
-    @property
-    def ended(self):
-        return self.at.min() == len(self.program.code.instructions)
-
     def step(self):
-        """Run one instruction; or return False, where the warp has to wait."""
+        """Run one instruction; or return False, where the warp has to wait or has ended."""
         place = self.at.min()
+        if place == len(self.program.code.instructions):
+            return False
         instruction = self.program.code.instructions[place]
         self.whole = self.at == place
         self.active = self.whole
