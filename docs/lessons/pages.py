@@ -10,7 +10,7 @@ from docs import code, excerpt, exercises
 from docs.cards import TUNED
 from perf import tables
 from perf.rows import Row
-from perf.select import latest_ladder
+from perf.select import latest_ladder, latest_run
 from perf.views import newest_suite
 from tritemm.compile.asm import own_type
 from tritemm.rungs import RUNGS
@@ -32,7 +32,8 @@ def pages(rows: list[Row]) -> dict[Path, str]:
     for kernel in RUNGS:
         path = page_of(kernel)
         text = path.read_text() if path.exists() else template(kernel)
-        text = excerpt.filled(text, parts(kernel, suite, ladders))
+        timed = figure(kernel, suite, ladders) or raced(kernel, rows)
+        text = excerpt.filled(text, parts(kernel, timed))
         found[path] = excerpt.fill(text, path.relative_to(ROOT))
     return found
 
@@ -53,14 +54,14 @@ def template(kernel: Kernel) -> str:
     return "\n".join([title, *blocks])
 
 
-def parts(kernel: Kernel, suite: list[Row], ladders: Ladders) -> dict[str, str]:
+def parts(kernel: Kernel, timed: str) -> dict[str, str]:
     """The generated parts of its page."""
     lesson = lessons()[kernel.name]
     return {
         "facts": facts(kernel),
         "counters": measured.table(lesson),
         "instructions": instructions.table(kernel, lesson.below),
-        "figure": figure(kernel, suite, ladders),
+        "figure": timed or "Not yet measured.",
         "exercise": exercise(kernel),
         "commands": commands(kernel),
     }
@@ -85,7 +86,7 @@ def escape(text: str) -> str:
 
 
 def figure(kernel: Kernel, suite: list[Row], ladders: Ladders) -> str:
-    """The newest measurements of the rung, the suite's roof, and its joules."""
+    """The newest measurements of the rung, the suite's roof, and its joules; or nothing."""
     lines, origins, below_roof = [], [], None
     for (size, layout), ladder in ladders.items():
         row, cublas = ladder.get(kernel.name), ladder.get(None)
@@ -102,12 +103,28 @@ def figure(kernel: Kernel, suite: list[Row], ladders: Ladders) -> str:
         cells = f"{tables.digits(row.us.p50)} | {row.tflops:.3g} | {share} | {ratio} | {below}"
         lines.append(f"| {size}³ {layout} | {cells} |")
     if not lines:
-        return "Not yet measured."
+        return ""
     return "\n".join([
         "| bf16 | µs | TFLOP/s | of the roof | x cuBLAS (p20-p80) | x the rung below |",
         "|---|--:|--:|--:|--:|--:|", *lines, "",
         f"Sustained; {tables.origin(origins)}.{roof(below_roof)}{joules(kernel)}",
         *(["", escape(kernel.header["Note"])] if "Note" in kernel.header else []),
+    ])  # fmt: skip
+
+
+def raced(kernel: Kernel, rows: list[Row]) -> str:
+    """The problems of the newest race in which `tritemm.matmul` took this rung, if there is one."""
+    own = latest_run([row for row in rows if row.rung == kernel.name], "race", competitor="auto")
+    if not own:
+        return ""
+    race = [row for row in rows if row.run == own[0].run]
+    found = [each for each in tables.against_cublas(race) if each.ours.rung == kernel.name]
+    tally = tables.Tally("", found)
+    head = ["", "µs", "TFLOP/s", "% of roof", "x cuBLAS (p20-p80)"]
+    return tables.markdown([
+        tables.Table.of(head, found, tables.RESULT),
+        f"{tally.geomean:.2f} times cuBLAS's speed in the geometric mean, at least "
+        f"{tally.least.ratio.p50:.2f} times. Sustained; {tables.origin(own)}.",
     ])  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """The tutorial: a page for each rung with all its parts, and exercises that check what they ask."""
 
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -48,7 +49,7 @@ def test_a_rung_without_records_has_a_page(monkeypatch):
     """So a new rung costs two files, and its page says what to run."""
     monkeypatch.setattr(code, "load", dict)
     monkeypatch.setattr(exercises, "every", list)
-    text = "\n".join(parts(RUNGS[1], [], {}).values())
+    text = "\n".join(parts(RUNGS[1], "").values())
     assert "Not yet recorded" in text and "Not yet measured." in text and "None yet." in text
 
 
@@ -129,6 +130,17 @@ def test_the_command_of_a_page_shows_the_table_s_numbers(capsys):
     for name in instructions.SHOWN:
         assert said["mix"].get(name, 0) == code.count(entry, name)
     assert [said[name] for name in ("registers", "config")] == [entry["registers"], entry["kernel"]]
+
+
+@pytest.mark.parametrize("name", ["sgemm", "dgemm"])
+def test_a_rung_that_is_on_no_ladder_shows_the_newest_race(name):
+    text = pages.raced(find(name), recorded())
+    ratios = [float(each) for each in re.findall(r"\| ([\d.]+) \([\d.]+-[\d.]+\)", text)]
+    said = re.search(r"^([\d.]+) times .* at least ([\d.]+) times", text, re.MULTILINE)
+    mean, least = map(float, said.groups())
+    assert len(ratios) > 8 and least == round(min(ratios), 2)
+    assert mean == pytest.approx(math.exp(sum(map(math.log, ratios)) / len(ratios)), abs=0.006)
+    assert not pages.raced(find(name), [])
 
 
 def test_a_figure_says_the_share_of_the_roof():
