@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.host, pytest.mark.once]
 def _hopper(monkeypatch):
     names = ("pingpong", "split_k", "gemv")
     put_rungs(monkeypatch, [rung for rung in RUNGS if rung.number < 10 or rung.name in names])
-    monkeypatch.setattr("tools.fit.fit._STEPS", 200)
+    monkeypatch.setattr("tools.fit.fit._STEPS", 100)
     yield
     dispatch.forget()
 
