@@ -12,7 +12,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tests.harness import DEVICE, assert_right
 from tests.nn.test_int4 import TYPES, WIDE, exact_weight
-from tests.sweep import drawn
 from tritemm.arch import sm90
 from tritemm.arch.roles import config_of
 from tritemm.compile import pool, sass
@@ -143,13 +142,13 @@ def instructions(kernel, values, options, sm):
 def test_what_is_made_of_a_byte_stays_in_its_thread():
     """Bytes are copied and read 16 at a time, and nothing goes through shared memory after that."""
     with contextlib.closing(pool.Worker()) as worker:
-        for m, group, dtype, sm, mma in drawn([
+        for m, group, dtype, sm, mma in (
             (1, 128, torch.bfloat16, 90, "HMMA.16816"), (4, 32, torch.half, 80, "HMMA.16816"),
             (4, 32, torch.half, 90, "HMMA.16816"),
             (8, 32, torch.bfloat16, 90, "HGMMA.64x16"), (16, 128, torch.half, 90, "HGMMA.64x16"),
             (64, 128, torch.bfloat16, 90, "HGMMA.64x64"), (64, 32, torch.half, 90, "HGMMA.64x64"),
             (16, 64, torch.bfloat16, 80, "HMMA.16816"),
-        ], 4):  # fmt: skip
+        ):  # fmt: skip
             (_, stack), text = worker.ask(code_of, m, group, dtype, sm)
             loop = text[text.index(mma) : text.rindex(mma)]
             _, found = sass.count_instructions(loop)
@@ -159,9 +158,9 @@ def test_what_is_made_of_a_byte_stays_in_its_thread():
             else:
                 assert "LDGSTS.E.BYPASS.128" in text and "LDS.128" in text
                 assert ("UTMALDG" in text) == (sm == 90)
-        for m, group, dtype, mma in drawn([
+        for m, group, dtype, mma in (
             (256, 128, torch.bfloat16, "HGMMA.64x256x16"), (100, 32, torch.half, "HGMMA.64x128x16"),
-        ], 1):  # fmt: skip
+        ):  # fmt: skip
             (_, stack), text = worker.ask(code_of_roles, m, group, dtype)
             assert stack == 0
             # A consumer's step: its WGMMA follow one another, since ptxas doesn't serialise them.

@@ -122,7 +122,6 @@ def signed_jobs(kernel, sm) -> list[asm.Job]:
 
 
 @pytest.mark.latest
-@pytest.mark.recorded
 @pytest.mark.parametrize(("kernel", "sm"), SIGNED)
 def test_signs(kernel, sm):
     """Signs hold for 16-bit operands and the default accumulator."""

@@ -206,7 +206,7 @@ def compare_moved() -> str:
 
 if __name__ == "__main__":
     install()
-    for turn, kernel in enumerate(drawn((k for k in RUNGS if hasattr(k, "fn")), 5)):
+    for turn, kernel in enumerate(drawn((k for k in RUNGS if hasattr(k, "fn")), 8)):
         *alike, ragged, batched = problems()
         others = [ragged, batched] if EVERY else [batched if turn % 2 else ragged]
         for operands in alike + others:
