@@ -114,8 +114,7 @@ class Program:
         if warp.number in self.waiting:
             return True
         for _ in range(self.random.choice((1, 5, 50, 500))):
-            if not warp.step():
-                warp.ended = warp.at.min() == len(self.code.instructions)
+            if warp.ended or not warp.step():
                 break
         return True
 
@@ -164,10 +163,8 @@ class Warp:
         self.waited = False  # for the launch before
 
     def step(self):
-        """Run one instruction; or return False, where the warp has to wait or has ended."""
+        """Run one instruction; or return False, where the warp has to wait."""
         place = self.at.min()
-        if place == len(self.program.code.instructions):
-            return False
         instruction = self.program.code.instructions[place]
         self.whole = self.at == place
         self.active = self.whole
@@ -263,7 +260,7 @@ def branch(warp, words, target):
 
 def end(warp, words):
     assert warp.whole.all(), "lanes end together"
-    warp.at = np.full(32, len(warp.program.code.instructions))
+    warp.ended = True
 
 
 def parameter(warp, words, to, names):

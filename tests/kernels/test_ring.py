@@ -138,7 +138,7 @@ def test_every_tile_is_right(rung, number, tile):
     assert np.array_equal(found, wanted)
 
 
-@pytest.mark.parametrize(("sms", "together"), [(132, 3), (132, 10), (1, 10)])
+@pytest.mark.parametrize(("sms", "together"), [(132, 1), (132, 3), (132, 10), (1, 10)])
 @pytest.mark.parametrize("rung", FAMILIES)
 def test_parts_are_added_in_shares_or_by_the_last(rung, sms, together):
     """Programs that wait in vain for others leave their shares to the last. Where not all programs
