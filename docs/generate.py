@@ -29,6 +29,7 @@ from . import pictures as drawn
 from .cards import OTHER, TUNED
 from .lessons import FOLDER, page_of
 from .lessons import pages as tutorial
+from .races import parts as races
 from .types import page as types
 
 DOCS = Path(__file__).resolve().parent
@@ -80,6 +81,7 @@ def pages() -> dict[Path, str]:
         **types.parts(),
         **supported.parts(),
         **concept_pages.parts(),
+        **races(rows),
     }
     for path in paths:
         texts[path] = excerpt.page(path, parts)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from docs import code, excerpt, exercises
 from docs.cards import TUNED
+from docs.races import raced
 from perf import tables
 from perf.rows import Row
-from perf.select import latest_ladder, latest_run
+from perf.select import latest_ladder
 from perf.views import newest_suite
 from tritemm.compile.asm import own_type
 from tritemm.rungs import RUNGS
@@ -32,7 +33,7 @@ def pages(rows: list[Row]) -> dict[Path, str]:
     for kernel in RUNGS:
         path = page_of(kernel)
         text = path.read_text() if path.exists() else template(kernel)
-        timed = figure(kernel, suite, ladders) or raced(kernel, rows)
+        timed = figure(kernel, suite, ladders) or raced(rows, lambda r, k=kernel: r.rung == k.name)
         text = excerpt.filled(text, parts(kernel, timed))
         found[path] = excerpt.fill(text, path.relative_to(ROOT))
     return found
@@ -61,7 +62,7 @@ def parts(kernel: Kernel, timed: str) -> dict[str, str]:
         "facts": facts(kernel),
         "counters": measured.table(lesson),
         "instructions": instructions.table(kernel, lesson.below),
-        "figure": timed or "Not yet measured.",
+        "figure": timed,
         "exercise": exercise(kernel),
         "commands": commands(kernel),
     }
@@ -109,22 +110,6 @@ def figure(kernel: Kernel, suite: list[Row], ladders: Ladders) -> str:
         "|---|--:|--:|--:|--:|--:|", *lines, "",
         f"Sustained; {tables.origin(origins)}.{roof(below_roof)}{joules(kernel)}",
         *(["", escape(kernel.header["Note"])] if "Note" in kernel.header else []),
-    ])  # fmt: skip
-
-
-def raced(kernel: Kernel, rows: list[Row]) -> str:
-    """The problems of the newest race in which `tritemm.matmul` took this rung, if there is one."""
-    own = latest_run([row for row in rows if row.rung == kernel.name], "race", competitor="auto")
-    if not own:
-        return ""
-    race = [row for row in rows if row.run == own[0].run]
-    found = [each for each in tables.against_cublas(race) if each.ours.rung == kernel.name]
-    tally = tables.Tally("", found)
-    head = ["", "µs", "TFLOP/s", "% of roof", "x cuBLAS (p20-p80)"]
-    return tables.markdown([
-        tables.Table.of(head, found, tables.RESULT),
-        f"{tally.geomean:.2f} times cuBLAS's speed in the geometric mean, at least "
-        f"{tally.least.ratio.p50:.2f} times. Sustained; {tables.origin(own)}.",
     ])  # fmt: skip
 
 
