@@ -6,8 +6,10 @@ type, and any other bits are wrong. The sum needs no other product to be known: 
 K; and with A[i, k] = r[i] u[k] and B[k, j] = u[k] c[j], signs at random, it is K r[i] c[j].
 
 A `Place` is an M, an N, a layout, types and an alignment; at each place many K are multiplied, with
-tails of every kind, because that is where kernels and their split forms differ. `--groups` hunts in
-the products of groups instead (conform_groups.py).
+tails of every kind, because that is where kernels and their split forms differ. Instead,
+`--groups` hunts in the products of groups (conform_groups.py), `--bits` counts products whose bits
+are cuBLAS's (conform_bits.py), and `--law` tests when exactly cuBLAS loses the end of K
+(conform_law.py).
 """
 
 from __future__ import annotations
@@ -49,8 +51,9 @@ LARGEST, DEEPEST = 8, 15
 SHIFTS, PADS = (0, 0, 0, 8, 1), (0, 0, 0, 8, 1)
 #: K at each place.
 DEPTHS = 2000
-#: Problems, if no number is asked for: products of two matrices, and of groups.
-PROBLEMS, GROUPINGS = 100_000, 2000
+#: Problems, if no number is asked for: of products of two matrices, and of each other hunt.
+PROBLEMS = 100_000
+OTHERS = {"groups": 2000, "bits": 20_000, "law": 60_000}
 #: Processes that share the GPU: a problem that is new costs Python some milliseconds.
 WORKERS = 12
 #: In how many words a refusal is told.
@@ -64,6 +67,7 @@ EXAMPLES = """
 python -m perf conform
 python -m perf conform --n 20000 --seed 1 --out found.json
 python -m perf conform --groups --n 2000
+python -m perf conform --law --out docs/conformance_law.json   # needs nvmath-python
 """
 
 
@@ -97,9 +101,15 @@ def register(commands) -> None:
     text = "Hunt wrong results, cuBLAS's and ours, in products whose exact result is known."
     command = add_command(commands, "conform", run, text, EXAMPLES)
     add = command.add_argument
-    add("--groups", action="store_true", help="hunt in grouped_mm, with random groups")
-    text = f"problems; default: {PROBLEMS}, of groups {GROUPINGS}"
-    add("--n", type=argument(positive), help=text)
+    what = command.add_mutually_exclusive_group()
+    for name, meaning in (
+        ("groups", "hunt in grouped_mm, with random groups"),
+        ("bits", "count the products whose bits are cuBLAS's; needs nvmath-python"),
+        ("law", "test when exactly cuBLAS loses the end of K; needs nvmath-python"),
+    ):
+        what.add_argument(f"--{name}", action="store_true", help=meaning)
+    others = ", ".join(f"{count} with --{name}" for name, count in OTHERS.items())
+    add("--n", type=argument(positive), help=f"problems; default: {PROBLEMS}, {others}")
     add("--seed", type=int, default=0, help="of the problems and of the signs")
     add("--out", type=Path, help="write what was found to this file, as JSON")
 
@@ -108,12 +118,20 @@ def run(args: argparse.Namespace) -> int:
     """0; 1 if a product of ours is wrong; 2: it can't begin."""
     if reason := unable("conform"):
         return refuse(reason)
-    from . import conform_groups  # which is made of this module's classes
+    from . import conform_bits, conform_groups, conform_law  # made of this module's classes
 
+    if (args.bits or args.law) and (reason := conform_law.unable()):
+        return refuse(reason)
     begin, hunt, kind = time.monotonic(), Found(), Hunt
     if args.groups:
         kind = conform_groups.GroupHunt
-        jobs = conform_groups.drawn(args.n or GROUPINGS, args.seed)
+        jobs = conform_groups.drawn(args.n or OTHERS["groups"], args.seed)
+    elif args.bits:
+        kind = conform_bits.BitsHunt
+        jobs = conform_bits.drawn(args.n or OTHERS["bits"], args.seed)
+    elif args.law:
+        kind = conform_law.LawHunt
+        jobs = conform_law.drawn(args.n or OTHERS["law"], args.seed)
     else:
         jobs = [[place] for place in drawn(args.n or PROBLEMS, args.seed)]
     context = multiprocessing.get_context("spawn")
@@ -165,12 +183,16 @@ def depth(rng: random.Random) -> int:
 
 @dataclasses.dataclass
 class Found:
-    """What came of some problems; products by who multiplied, or refused to, and in what words."""
+    """What came of some problems; products by who multiplied, or refused to, and in what words.
+
+    `tallies`: what a hunt counts besides, by words with " | " between them.
+    """
 
     problems: int = 0
     products: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     refused: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     words: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    tallies: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     findings: list[Finding] = dataclasses.field(default_factory=list)
 
     def add(self, other: Found) -> None:
@@ -328,7 +350,7 @@ def as_json(hunt: Found, seed: int, seconds: float) -> dict[str, Any]:
     return {
         "environment": dataclasses.asdict(environment()), "seed": seed, "seconds": round(seconds),
         "problems": hunt.problems, "products": dict(hunt.products), "refused": dict(hunt.refused),
-        "words": dict(hunt.words),
+        "words": dict(hunt.words), "tallies": dict(sorted(hunt.tallies.items())),
         "findings": [dataclasses.asdict(each) | {"line": line(each)} for each in hunt.findings],
     }  # fmt: skip
 
@@ -359,6 +381,7 @@ def told(hunt: Found, seconds: float) -> str:
         for by in hunt.products | hunt.refused
     ]
     lines += [f"  {count} refused by {words}" for words, count in hunt.words.most_common(SENTENCES)]
+    lines += [f"{words}: {count}" for words, count in sorted(hunt.tallies.items())]
     places = grouped(hunt.findings, lambda found: (found.by, found.place))
     for (by, place), findings in places.items():
         one = next((found for found in findings if line(found)), findings[0])

@@ -1,17 +1,20 @@
 """The hunt for wrong results: what it draws, that it finds them, and what it says."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import json
+import sys
 from concurrent.futures import Executor, Future
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import tritemm
 from perf.__main__ import main
-from perf.experiments import conform, conform_groups
+from perf.experiments import conform, conform_bits, conform_groups, conform_law
 from perf.experiments.conform import Finding, Found, Hunt, Place, drawn, line, told
 from perf.experiments.conform_groups import GroupHunt, Grouping, ends
 from perf.machine import Environment
@@ -282,3 +285,89 @@ def test_the_command_hunts_in_groups(inline, monkeypatch, capsys):
         monkeypatch.setattr(conform_groups, name, log)
     assert main(["conform", "--groups", "--n", "5"]) == 0
     assert "ours: 0 of 10 products wrong" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "parts", "K", "lost"),
+    [
+        (66, 9, 64 * 198 + 8, True), (66, 9, 64 * 198 + 9, False), (66, 9, 64 * 199 + 8, False),
+        (66, 9, 64 * 198, False), (65, 9, 64 * 198 + 8, False), (66, 1, 64 * 198 + 8, False),
+    ],
+)  # fmt: skip
+def test_the_law_of_the_lost_tail(algorithm, parts, K, lost):
+    assert conform_law.Plan(algorithm, parts).loses(K) == lost
+
+
+def planning(monkeypatch, plan, multiply):
+    """nvmath in a test: this plan, and this product of the operands as they are."""
+
+    @contextlib.contextmanager
+    def planned(a, b, out):
+        yield SimpleNamespace(execute=lambda: multiply(a, b, out)), plan
+
+    monkeypatch.setattr(conform_law, "planned", planned)
+    monkeypatch.setattr(conform_bits, "planned", planned)
+
+
+def short(a, b, out, *rest):
+    """Without the terms behind the last whole step."""
+    kept = a.shape[1] // conform_law.STEP * conform_law.STEP
+    torch.mm(a[:, :kept].float(), b[:kept].float(), out=out)
+
+
+def whole(a, b, out, *rest):
+    torch.mm(a.float(), b.float(), out=out)
+
+
+@pytest.mark.parametrize(
+    ("parts", "multiply", "said"),
+    [(8, short, "lost | lost"), (2, short, "kept | lost"), (8, whole, "lost | kept"),
+     (1, lambda a, b, out: out.fill_(1), "kept | otherwise wrong")],
+)  # fmt: skip
+def test_what_the_law_says_is_counted_beside_what_came_out(
+    hunt, monkeypatch, parts, multiply, said
+):
+    planning(monkeypatch, conform_law.Plan(66, parts), multiply)
+    monkeypatch.setattr(conform_law, "cublas", functools.wraps(conform.cublas)(whole))
+    monkeypatch.setattr(conform, "DEEPEST", 10)
+    law = conform_law.LawHunt(0, DEVICE)
+    found = law.multiply(PLACE, [64 * 8 + 2])
+    assert found.tallies == {f"cublaslt | {said}": 1, f"torch.mm | {said.split()[0]} | kept": 1}
+    assert f"cublaslt | {said}: 1" in told(found, 1)
+
+
+def test_equal_bits_are_counted_by_who_cuts_k(monkeypatch):
+    planning(monkeypatch, conform_law.Plan(66, 3), None)
+    monkeypatch.setattr(conform_bits, "LARGEST", 4)
+    monkeypatch.setattr(conform_bits, "DEEPEST", 8)
+    hunt = conform_bits.BitsHunt(0, DEVICE)
+
+    def off_by_a_bit(a, b, out, place):
+        tritemm.matmul(a, b, out=out, **conform.options(place))
+        if a.shape[1] == 40:
+            out[0, 0] = torch.nextafter(out[0, 0], out.new_tensor(9e9))
+
+    monkeypatch.setattr(conform_bits, "cublas", off_by_a_bit)
+    found = hunt.multiply(PLACE, [24, 40])
+    (key,) = {words.rpartition(" | ")[0] for words in found.tallies}
+    assert key.startswith("in parts | ")
+    counts = {words.rpartition(" | ")[2]: count for words, count in found.tallies.items()}
+    assert counts == {"products": 2, "equal": 1, "elements": 30, "equal elements": 29}
+
+
+@pytest.mark.parametrize("module", [conform_bits, conform_law], ids=["bits", "law"])
+def test_the_other_hunts_draw_as_many_problems_as_asked_for(module):
+    jobs = module.drawn(20_000, 0)
+    cases = [(place, K) for job in jobs for place, depths in job for K in depths]
+    assert len(cases) == 20_000 and jobs == module.drawn(20_000, 0)
+    assert {place.layout for place, _ in cases} == {"NN", "NT", "TN", "TT"}
+    if module is conform_law:
+        assert all(K % 64 and (place.M % 8 == 0 or place.N % 8 == 0) for place, K in cases)
+
+
+def test_without_nvmath_the_hunts_that_need_it_are_refused(inline, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "nvmath", None)
+    conform_law.unable.cache_clear()
+    assert main(["conform", "--law"]) == 2
+    assert "pip install .[peers]" in capsys.readouterr().err
+    conform_law.unable.cache_clear()
