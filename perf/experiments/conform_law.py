@@ -4,7 +4,8 @@ cuBLAS cuts K of a 16-bit product into s parts where its heuristic says so. K ha
 and a tail of t = K % 64 terms. Algorithm 66 drops the tail if s divides q and t < s: then K // s,
 rounded down, is a whole number of steps, and no part is told of the rest. This law was published
 for an H100 in facebookexperimental/triton#2767. Here the heuristic is asked about each problem, the
-law predicts the result, and a product of ones shows what cuBLAS adds up.
+law predicts the result, and a product shows what cuBLAS adds up. A is zero except in the tail, where
+it is one, as all of B is: so each element is t, or 0 if the tail is lost, in every type.
 
 Each is multiplied by cuBLASLt with the very algorithm that the heuristic names, through
 nvmath-python, and by `torch.mm`, which asks for itself.
@@ -21,7 +22,19 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from .conform import DEEPEST, DEPTHS, LARGEST, POISON, Found, Hunt, Place, cublas, size
+from .conform import (
+    DEEPEST,
+    DEPTHS,
+    DTYPES,
+    LARGEST,
+    POISON,
+    Found,
+    Hunt,
+    Place,
+    cublas,
+    size,
+    view,
+)
 
 #: Terms of one step of K in the kernels that lose a tail, and cuBLASLt's number of them.
 STEP, ALGORITHM = 64, 66
@@ -77,13 +90,21 @@ def _depth(rng: random.Random) -> int:
 class LawHunt(Hunt):
     """Counts, in `tallies`, what the law said of how many products, and what came out."""
 
-    data = ("ones",)
+    def operands(self, place: Place, K: int, data: str) -> tuple[torch.Tensor, torch.Tensor]:
+        dtype = DTYPES[place.dtype]
+        a = view(self.written[dtype], 0, (place.M, K), place.layout[0], 0).zero_()
+        a[:, K - K % STEP :] = 1
+        return a, view(self.ones[dtype], 0, (K, place.N), place.layout[1], 0)
+
+    def exact(self, place: Place, K: int, data: str) -> torch.Tensor:
+        shape, dtype = (place.M, place.N), DTYPES[place.output]
+        return torch.full(shape, K % STEP, dtype=dtype, device=self.device)
 
     def multiply(self, place: Place, depths: Sequence[int]) -> Found:
         found = Found(len(depths))
         for K in depths:
-            a, b = self.operands(place, K, "ones")
-            want = self.exact(place, K, "ones")
+            a, b = self.operands(place, K, "tail")
+            want = self.exact(place, K, "tail")
             try:
                 plan, got = self.by_plan(a, b, want)
             except Exception as error:  # of nvmath, for what cuBLASLt has no algorithm
@@ -91,10 +112,10 @@ class LawHunt(Hunt):
                 found.words[f"cublaslt: {str(error).partition('.')[0]}"] += 1
                 continue
             said = "lost" if plan.loses(K) else "kept"
-            found.tallies[f"cublaslt | {said} | {outcome(got, want, K)}"] += 1
+            found.tallies[f"cublaslt | {said} | {outcome(got, want)}"] += 1
             other = self.product(cublas, place, a, b, want)
             if isinstance(other, torch.Tensor):
-                found.tallies[f"torch.mm | {said} | {outcome(other, want, K)}"] += 1
+                found.tallies[f"torch.mm | {said} | {outcome(other, want)}"] += 1
         return found
 
     def by_plan(self, a, b, want: torch.Tensor) -> tuple[Plan, torch.Tensor]:
@@ -104,12 +125,11 @@ class LawHunt(Hunt):
         return plan, out
 
 
-def outcome(got: torch.Tensor, want: torch.Tensor, K: int) -> str:
-    """kept, lost, or wrong in another way, of a product of ones."""
+def outcome(got: torch.Tensor, want: torch.Tensor) -> str:
+    """kept, lost, or wrong in another way."""
     if torch.equal(got, want):
         return "kept"
-    short = torch.full_like(want, K - K % STEP)
-    return "lost" if torch.equal(got, short) else "otherwise wrong"
+    return "otherwise wrong" if got.any() else "lost"
 
 
 @functools.cache

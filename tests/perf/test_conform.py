@@ -331,6 +331,8 @@ def test_what_the_law_says_is_counted_beside_what_came_out(
     monkeypatch.setattr(conform_law, "cublas", functools.wraps(conform.cublas)(whole))
     monkeypatch.setattr(conform, "DEEPEST", 10)
     law = conform_law.LawHunt(0, DEVICE)
+    a, b = law.operands(PLACE, 64 * 8 + 2, "tail")
+    assert torch.equal(a @ b, law.exact(PLACE, 64 * 8 + 2, "tail").half())
     found = law.multiply(PLACE, [64 * 8 + 2])
     assert found.tallies == {f"cublaslt | {said}": 1, f"torch.mm | {said.split()[0]} | kept": 1}
     assert f"cublaslt | {said}: 1" in told(found, 1)
