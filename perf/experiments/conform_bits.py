@@ -1,8 +1,9 @@
 """`python -m perf conform --bits`: counts products whose bits are those of cuBLAS's.
 
-An output's bits depend on the order of its sum. Where neither side cuts K, both add 16 terms at a
-time to one fp32 accumulator, first to last, and tiles of any size give the same bits. Where one
-side cuts K into parts, the last bits of most sums differ, and neither is more right.
+An output's bits depend on the order of its sum. Where neither side cuts K, and both multiply by
+WGMMA, both add 16 terms at a time to one fp32 accumulator, first to last, and tiles of any size give
+the same bits. Where one side cuts K into parts, or multiplies by other instructions, the last bits
+of most sums differ, and neither is more right.
 
 Operands are normal random numbers. How many parts cuBLAS makes is what its heuristic says, asked
 through nvmath-python (`conform_law.planned`).
@@ -18,7 +19,7 @@ import torch
 import tritemm
 
 from .conform import DTYPES, Found, Hunt, Place, cublas, differ, options, ours, size, view
-from .conform_law import TYPES, planned
+from .conform_law import NVJET, TYPES, planned
 
 #: Log2 of the largest M and N, and of K.
 LARGEST, DEEPEST = 12, 13
@@ -47,7 +48,7 @@ def _size(rng: random.Random, log: float) -> int:
 
 
 class BitsHunt(Hunt):
-    """Counts, in `tallies`, products and those with equal bits, by who cuts K."""
+    """Counts, in `tallies`, products and those with equal bits, by kernels and by who cuts K."""
 
     def __init__(self, seed: int, device: str):
         self.device = device
@@ -86,7 +87,8 @@ class BitsHunt(Hunt):
     def parts_of_theirs(self, a, b, like: torch.Tensor) -> str:
         try:
             with planned(a, b, torch.empty_like(like)) as (_, plan):
-                return "whole" if plan.parts <= 1 else "in parts"
+                kernels = "nvjet" if plan.algorithm == NVJET else "others"
+                return kernels if plan.parts <= 1 else f"{kernels}, in parts"
         except Exception:  # of nvmath, for what cuBLASLt has no algorithm
             return "unknown"
 

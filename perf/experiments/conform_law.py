@@ -4,8 +4,8 @@ cuBLAS cuts K of a 16-bit product into s parts where its heuristic says so. K ha
 and a tail of t = K % 64 terms. Algorithm 66 drops the tail if s divides q and t < s: then K // s,
 rounded down, is a whole number of steps, and no part is told of the rest. This law was published
 for an H100 in facebookexperimental/triton#2767. Here the heuristic is asked about each problem, the
-law predicts the result, and a product shows what cuBLAS adds up. A is zero except in the tail, where
-it is one, as all of B is: so each element is t, or 0 if the tail is lost, in every type.
+law predicts the result, and a product shows what cuBLAS adds up. A is zero except in the tail,
+where it is one, as all of B is: so each element is t, or 0 if the tail is lost, in every type.
 
 Each is multiplied by cuBLASLt with the very algorithm that the heuristic names, through
 nvmath-python, and by `torch.mm`, which asks for itself.
@@ -36,8 +36,9 @@ from .conform import (
     view,
 )
 
-#: Terms of one step of K in the kernels that lose a tail, and cuBLASLt's number of them.
-STEP, ALGORITHM = 64, 66
+#: Terms of one step of K in the kernels that lose a tail, and cuBLASLt's number of these kernels,
+#: whose names begin with nvjet.
+STEP, NVJET = 64, 66
 #: Bytes of workspace that torch gives cuBLAS on compute capability 9.0.
 WORKSPACE = 32 * 2**20
 TYPES = (("fp16", "fp16"), ("fp16", "fp32"), ("bf16", "bf16"), ("bf16", "fp32"))
@@ -55,7 +56,7 @@ class Plan:
     def loses(self, K: int) -> bool:
         """What the law says."""
         steps, tail = divmod(K, STEP)
-        return self.algorithm == ALGORITHM and 0 < tail < self.parts and steps % self.parts == 0
+        return self.algorithm == NVJET and 0 < tail < self.parts and steps % self.parts == 0
 
 
 @contextlib.contextmanager
