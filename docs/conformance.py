@@ -1,5 +1,6 @@
 """The generated part of docs/conformance.md: what `python -m perf conform` found."""
 
+import collections
 import functools
 import json
 from pathlib import Path
@@ -7,8 +8,16 @@ from typing import Any
 
 from perf.tables import Table, markdown
 
-#: Of dense products, and of groups.
+#: Of products of two matrices, of groups, of bits that are equal, and of the law of the lost tail.
 DATA, GROUPS = "conformance.json", "conformance_groups.json"
+BITS, LAW = "conformance_bits.json", "conformance_law.json"
+#: What `conform --bits` calls cuBLAS's kernels, and what the page does.
+THEIRS = {
+    "nvjet": "nvjet, K whole", "nvjet, in parts": "nvjet, K in parts",
+    "others": "others, K whole", "others, in parts": "others, K in parts",
+}  # fmt: skip
+#: What the page calls ours.
+WHOLE, CUT, GEMV = "tensor core, K whole", "tensor core, K in parts", "gemv, by FFMA"
 
 
 @functools.cache
@@ -19,7 +28,10 @@ def load(name: str = DATA) -> dict[str, Any]:
 def parts() -> dict[str, str]:
     said = "In a line each, where no offset and no padding is needed:"
     text = [summary(), "", table(), "", said, "", "```python", *lines(), "```"]
-    return {"conformance": "\n".join(text), "conformance-groups": groups()}
+    return {
+        "conformance": "\n".join(text), "conformance-groups": groups(),
+        "conformance-bits": bits(), "conformance-law": law(),
+    }  # fmt: skip
 
 
 def wrong(by: str, name: str = DATA) -> int:
@@ -42,6 +54,57 @@ def groups() -> str:
         f"{data['products']['ours']:,} products of tritemm {wrong('ours', GROUPS)} are wrong. "
         f"{measured(GROUPS)} --groups`."
     )
+
+
+def tallied(name: str) -> dict[tuple[str, str], collections.Counter[str]]:
+    """What a hunt counted, by the first two of its three words."""
+    found: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(
+        collections.Counter
+    )
+    for words, count in load(name)["tallies"].items():
+        theirs, ours, what = words.split(" | ")
+        if name == BITS:
+            cut = CUT if ours.endswith("in parts") else WHOLE
+            ours = GEMV if ours.startswith("gemv") else cut
+        found[theirs, ours][what] += count
+    return found
+
+
+def bits() -> str:
+    """How many products have cuBLAS's bits, by who cuts K."""
+    data, counts = load(BITS), tallied(BITS)
+    rows = [
+        [
+            theirs, ours, f"{one['products']:,}", f"{one['equal']:,}",
+            f"{one['equal elements'] / one['elements']:.1%}",
+        ]
+        for key, theirs in THEIRS.items()
+        for ours in (WHOLE, CUT, GEMV)
+        if (one := counts.get((key, ours)))
+    ]  # fmt: skip
+    head = ("cuBLAS's kernel", "ours", "products", "all bits equal", "elements equal")
+    equal = sum(one["equal"] for one in counts.values())
+    return "\n".join([
+        f"{data['problems']:,} problems in {data['seconds']} s: {equal:,} products have the same "
+        f"bits throughout. {measured(BITS)} --bits`.", "",
+        markdown([Table(head, rows, words=2)]),
+    ])  # fmt: skip
+
+
+def law() -> str:
+    """What the law says of the tail, and what came out."""
+    data, counts = load(LAW), load(LAW)["tallies"]
+    rows = [
+        [by, *(f"{counts.get(f'{by} | {said} | {came}', 0):,}" for said, came in (
+            ("lost", "lost"), ("lost", "kept"), ("kept", "lost"), ("kept", "kept"),
+        ))]
+        for by in ("cublaslt", "torch.mm")
+    ]  # fmt: skip
+    head = ("", "lost, as predicted", "predicted, but kept", "lost, not predicted", "kept")
+    return "\n".join([
+        f"{data['problems']:,} problems in {data['seconds']} s. {measured(LAW)} --law`.", "",
+        markdown([Table(head, rows, words=1)]),
+    ])  # fmt: skip
 
 
 def summary() -> str:
