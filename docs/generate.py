@@ -148,8 +148,10 @@ def headline(rows: list[Row]) -> str:
         return "Not yet measured."
     every = tables.Tally("all", own)
     won, tied, lost = every.sides
+    count, whole = len(every.timed), len(read_suite())
+    shapes = f"all {whole} shapes" if count == whole else f"{count} of the {whole} shapes"
     parts = [
-        f"On {len(every.timed)} of the {len(read_suite())} shapes of the suite, sustained, "
+        f"On {shapes} of the suite, sustained, "
         f"tritemm.matmul runs at {every.geomean:.2f}x cuBLAS's speed (geomean): {won} won, {tied} "
         f"tied, {lost} lost, the worst at {every.least.ratio.p50:.2f}x "
         f"({every.least.ours.case.size})."

@@ -97,4 +97,8 @@ def latest_of(experiment: str, enough: Callable[[], int]) -> Callable:
     return choose
 
 
-newest_suite = latest_of("suite", full_suite)
+def newest_suite(rows: Sequence[Row], s: Selection) -> list[Row]:
+    """Chooses the newest race of each problem of the suite in which the competitor took part."""
+    races = {(row.run, row.id) for row in rows if row.competitor == s.competitor}
+    taken = [row for row in rows if (row.run, row.id) in races]
+    return newest_of("suite", read_suite)(taken, s)

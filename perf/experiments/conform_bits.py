@@ -1,9 +1,9 @@
 """`python -m perf conform --bits`: counts products whose bits are those of cuBLAS's.
 
 An output's bits depend on the order of its sum. Where neither side cuts K, and both multiply by
-WGMMA, both add 16 terms at a time to one fp32 accumulator, first to last, and tiles of any size give
-the same bits. Where one side cuts K into parts, or multiplies by other instructions, the last bits
-of most sums differ, and neither is more right.
+WGMMA, both add 16 terms at a time to one fp32 accumulator, first to last, and tiles of any size
+give the same bits. Where one side cuts K into parts, or multiplies by other instructions, the last
+bits of most sums differ, and neither is more right.
 
 Operands are normal random numbers. How many parts cuBLAS makes is what its heuristic says, asked
 through nvmath-python (`conform_law.planned`).

@@ -1,4 +1,4 @@
-"""docs/conformance.md: what was hunted, and that the two laws that the page states have no exception."""
+"""docs/conformance.md: what was hunted, and that what the page calls laws have no exception."""
 
 import pytest
 
