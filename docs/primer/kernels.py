@@ -57,9 +57,8 @@ def relu(x, block_m=4, block_n=8):
     M, N = x.shape
     out = torch.empty(M, N, dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(M, block_m), triton.cdiv(N, block_n))
-    relu_kernel[grid](
-        x, out, M, N, *x.stride(), *out.stride(), BLOCK_M=block_m, BLOCK_N=block_n
-    )  # fmt: skip
+    strides = *x.stride(), *out.stride()
+    relu_kernel[grid](x, out, M, N, *strides, BLOCK_M=block_m, BLOCK_N=block_n)
     return out
 
 

@@ -75,7 +75,6 @@ def test_products(multiply, M, N, K):
             assert ((multiply(a, b) - exact).abs() <= bound).all()
 
 
-@pytest.mark.host
 def test_the_command_prints_what_the_page_says(capsys):
     main()
     said = re.search(r"```console\n\$ python -m docs.primer\n```\n\n```text\n(.*?)```",
@@ -140,7 +139,7 @@ def test_programs_of_an_sm():
     assert occupancy.programs(warps=8, registers=33, shared=0) == 6  # which take 40 each
     assert occupancy.programs(warps=1, registers=8, shared=0) == 32
     assert occupancy.programs(warps=4, registers=32, shared=h200.DEVICE.shared) == 1
-    assert occupancy.programs(warps=8, registers=120, shared=100 * 1024) == 2  # question 6
+    assert occupancy.programs(warps=8, registers=120, shared=100 * 1024) == 2  # question 5
 
 
 @pytest.mark.host
@@ -152,14 +151,13 @@ def test_the_page_has_the_numbers_of_the_card():
     assert lost == pytest.approx(3e6, rel=0.05)
     for words in (
         f"An H200 has {sms} SMs.",
-        f"the 32 lanes of a sub-partition do {2 * h200.LANES} operations (FLOP). Its tensor core "
-        f"does {h200.TENSOR:.0f}, with",
+        f"the 32 lanes of a sub-partition do {2 * h200.LANES}. Its tensor core does "
+        f"{h200.TENSOR:.0f}, with",
         f"at most {h200.DEVICE.shared // 1024} KB of shared memory",
         f"some {h200.MEMORY_LATENCY * clock:.0f} cycles to arrive",
         f"share of the {h200.WARPS} for which",
-        f"sustains {h200.DENSE / 1e12:.0f} TFLOP/s at the clock that large products settle at, and "
-        f"{h200.COPY / 1e12:.2f} TB/s",
-        f"the quotient, {h200.RIDGE:.0f} FLOP for each byte",
+        f"tensor cores can do {h200.DENSE / 1e12:.0f} TFLOP/s, and its memory moves "
+        f"{h200.COPY / 1e12:.2f} TB/s. The quotient, {h200.RIDGE:.0f} FLOP",
         f"8192 x 8192 does {roofline.intensity(8192, 8192, 8192):.0f} operations",
         f"are {roofline.intensity(128, 4096, 4096):.0f} FLOP for each byte",
         "With 144 tiles, the second wave has {1}, and".format(*waves.waves(3072, 1536)),
