@@ -29,6 +29,7 @@ from . import pictures as drawn
 from .cards import OTHER, TUNED
 from .lessons import FOLDER, page_of
 from .lessons import pages as tutorial
+from .primer import occupancy
 from .races import parts as races
 from .types import page as types
 
@@ -87,6 +88,8 @@ def pages() -> dict[Path, str]:
         texts[path] = excerpt.page(path, parts)
     contents = FOLDER / "index.md"
     texts[contents] = excerpt.page(contents, {"pages": ladder_table(rows, "")})
+    primer = FOLDER / "00_primer.md"
+    texts[primer] = excerpt.page(primer, occupancy.parts())
     return texts
 
 

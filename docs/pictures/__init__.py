@@ -4,18 +4,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import (
+    access,
     banks,
     clusters,
     energy,
     fragments,
+    machine,
+    masked,
     one_tile,
     overlap,
     raster,
     residues,
+    roofline,
     split,
     swizzle,
     timelines,
     triangle,
+    waves,
     words,
 )
 
@@ -45,6 +50,12 @@ PICTURES: dict[str, Callable[[], str]] = {
     "skewed-words": words.skewed,
     "folded-triangle": triangle.folded,
     "residues": residues.theorem,
+    "machine": machine.machine,
+    "memories": machine.memories,
+    "warp-loads": access.warp,
+    "roofline": roofline.roof,
+    "waves": waves.tail,
+    "ragged-tile": masked.ragged,
 }
 
 
