@@ -1,9 +1,9 @@
 """How wide may a copy be?
 
-`cp.async` copies 16, 8 or 4 bytes, from and to addresses that are multiples of as many. A matrix
-has elements of `itemsize` bytes; neighbouring rows begin `pitch` elements apart; and the first row
-begins `first` elements behind an address that is a multiple of 16. What is the widest copy with
-which every row can be copied from its beginning on? 0 if there is none.
+`cp.async` copies 16, 8 or 4 bytes, and both addresses must be multiples of that number. A matrix
+has elements of `itemsize` bytes. Neighbouring rows begin `pitch` elements apart, and the first row
+begins `first` elements behind an address that is a multiple of 16. What is the widest copy that can
+begin at the beginning of every row? Return 0 if there is none.
 """
 
 import itertools

@@ -1,9 +1,9 @@
 """What does a second buffer save?
 
-A step of `async_pg2s` waits until its own copies have arrived, has those of the next step begin,
-and multiplies. Copies take `load` cycles from their beginning until they have arrived, products
-take `multiply` cycles, and nothing else takes time. The last step has no next one. How many cycles
-do `steps` steps take, from the beginning of the first copies to the end of the last products?
+A step of `async_pg2s` waits until its own copies have arrived, issues the next step's copies, and
+multiplies. Copies arrive `load` cycles after they are issued, the products of a step take
+`multiply` cycles, and nothing else takes time. The last step issues no copies. How many cycles do
+`steps` steps take, from the issue of the first copies to the end of the last products?
 """
 
 from . import Answer, same

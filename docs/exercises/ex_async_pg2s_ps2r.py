@@ -1,9 +1,10 @@
 """How many registers does a warp's tile take?
 
-A warp multiplies `rows` x `columns` of C by `mma.sync.m16n8k16`, 16 elements of K at a time. Its 32
-lanes share everything evenly. They keep the sums, of `bits` bits each (32 or 16), and `sets` sets
-of fragments; a set is 16 elements of K of all the rows of A and all the columns of B, in 16-bit
-elements. A register has 32 bits, and everything is packed. How many registers is that in a lane?
+A warp multiplies a tile of `rows` x `columns` of C with `mma.sync.m16n8k16`, 16 elements of K at a
+time. Its 32 lanes share everything evenly. They keep the sums, of `bits` bits each (32 or 16), and
+`sets` sets of fragments. A set covers 16 elements of K, for all rows of A and all columns of B, and
+its elements have 16 bits. A register has 32 bits, and everything is packed. How many registers does
+a lane need?
 """
 
 from cuda_reference.types.fragments import fragment

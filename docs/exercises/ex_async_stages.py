@@ -1,11 +1,11 @@
 """How deep must the ring be?
 
-In a ring of `stages` buffers, step i of `async_stages` does the first half of its products, has
-the copies of step i + stages - 1 begin, waits until those of step i + 1 have arrived, and does the
-second half. Before the first step the copies of steps 0 to stages - 2 begin, and those of step 0
-are waited for. Copies take `load` cycles from their beginning until they have arrived, however many
-are on their way, and the products of a step take `multiply`. What is the least number of stages, 2
-or more, with which no step waits?
+In a ring of `stages` buffers, step i of `async_stages` does the first half of its products, issues
+the copies of step i + stages - 1, waits until those of step i + 1 have arrived, and does the second
+half. Before the first step, the loop issues the copies of steps 0 to stages - 2, and waits for
+those of step 0. Copies arrive `load` cycles after they are issued, however many are in flight, and
+the products of a step take `multiply` cycles. What is the smallest number of stages, 2 or more,
+with which no step waits?
 """
 
 from . import Answer, same

@@ -1,10 +1,10 @@
 """Where does a chunk go?
 
-A tile in shared memory has rows of 64 bytes, four chunks of 16 bytes each. There are 32 banks of 4
-bytes, so that place p, in units of 16 bytes, lies in the four banks from 4 (p % 8) on. `ldmatrix`
-reads the same chunk of eight rows at once: of rows 0 to 7, or 8 to 15, and so on. Give each chunk
-a place so that a row keeps its own four, 4 row to 4 row + 3, and that eight rows that are read at
-once come from all banks. There is more than one right answer.
+A tile in shared memory has rows of 64 bytes, four chunks of 16 bytes each. Count places in units of
+16 bytes. There are 32 banks of 4 bytes, so place p takes the four banks from 4 (p % 8) on.
+`ldmatrix` reads the same chunk of eight rows at once: of rows 0 to 7, or of rows 8 to 15, and so
+on. Give each chunk a place, so that a row keeps its own four, 4 row to 4 row + 3, and so that eight
+rows that are read at once come from all banks. There is more than one right answer.
 """
 
 from docs.pictures.banks import together

@@ -1,12 +1,12 @@
 """What does a persistent program save?
 
-Each of `sms` SMs has room for one program. A tile takes the cycles of its products, the same for
-all, and then `store` cycles in which its warps store it. Before the first product of a tile its
-loads have to be asked for, and arrive `latency` cycles later. In `tma` a program has one tile, asks
-when it starts, and the next program starts when it has stored. In `persistent` program p has the
-tiles p, p + sms, p + 2 sms and so on, and asks for a tile's first loads when the products of the
-tile before end, so that they are in flight while it stores. How many cycles earlier is the last of
-`tiles` tiles stored?
+Each of `sms` SMs has room for one program. The products of a tile take the same number of cycles
+for every tile, and after them the program's warps store the tile in `store` cycles. Before the
+first product of a tile, the program must ask for its first loads, which arrive `latency` cycles
+later. In `tma` a program has one tile. It asks when it starts, and the next program starts when it
+has stored. In `persistent`, program p has the tiles p, p + sms, p + 2 sms and so on. It asks for a
+tile's first loads when the products of the tile before end, so that they are in flight while it
+stores. How many cycles earlier is the last of `tiles` tiles stored?
 """
 
 from docs.pictures.split import split_k

@@ -1,8 +1,8 @@
 """How many stages fit?
 
 On an H100 or H200 a program can have 232448 bytes of shared memory. A stage of `pipelined` holds
-a step's tiles, BLOCK_M x BLOCK_K elements of A and BLOCK_K x BLOCK_N of B, of `itemsize` bytes
-each, and the ring may take all but 512 bytes. How many stages fit?
+one step's tiles: BLOCK_M x BLOCK_K elements of A and BLOCK_K x BLOCK_N elements of B, of `itemsize`
+bytes each. The ring may take all but 512 bytes. How many stages fit?
 """
 
 from docs import code

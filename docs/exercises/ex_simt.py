@@ -1,8 +1,8 @@
 """How often is each element read?
 
-In `simt` a program has 16 x 16 elements of C. In each step of K it loads 16 elements of A, one for
-each of its rows, and 16 of B. Of a product of M x K and K x N, with M and N multiples of 16, how
-many elements do all programs load together?
+A program of `simt` computes 16 x 16 elements of C. In each step along K it loads 16 elements of A,
+one for each of its rows, and 16 of B, one for each of its columns. C is the product of an M x K and
+a K x N matrix, and M and N are multiples of 16. How many elements do all programs load together?
 """
 
 from . import Answer, same

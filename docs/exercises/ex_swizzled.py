@@ -1,9 +1,9 @@
-"""Whose is a tile?
+"""Which program has a tile?
 
 In the grouped order, programs walk down GROUP_M rows of tiles, then on to the next column, and
 when all columns are done to the next GROUP_M rows. The last group may have fewer rows. The listings
-of the page find a program's tile; go the other way: of `tiles_m` x `tiles_n` tiles, which program
-has the one at (row, column)?
+on the page find a program's tile. Go the other way: in a grid of `tiles_m` x `tiles_n` tiles, which
+program has the tile at (row, column)?
 """
 
 from docs.pictures.formulas import module

@@ -1,9 +1,9 @@
 """Which tile loads the least?
 
-The sums of a tile stay in registers while a program of `tiled` walks along K, and registers hold
-`sums` of them at most, a power of two from 256 on. BLOCK_M and BLOCK_N are powers of two from 16 to
-128 each. With which tile do all programs of a large product together load the fewest elements of A
-and B? Return (BLOCK_M, BLOCK_N); if several are as good, any of them.
+While a program of `tiled` walks along K, the sums of its tile stay in registers. The registers have
+room for `sums` of them, a power of two from 256 on. BLOCK_M and BLOCK_N are powers of two from 16
+to 128 each. With which tile do all programs of a large product together load the fewest elements of
+A and B? Return (BLOCK_M, BLOCK_N); if several tiles are equally good, return any of them.
 """
 
 import functools

@@ -1,10 +1,10 @@
 """Where does TMA put a byte?
 
-A box of `tma` is rows of 128 bytes, 64 elements of 16 bits along K. In the 128-byte swizzle a row
-stays within 128 bytes of shared memory, row r in bytes 128 r to 128 r + 127 of the box, but its
-eight chunks of 16 bytes change places: chunk c of row r lies where chunk c XOR (r mod 8) would lie
-without a swizzle. The bytes of a chunk keep their order. At which byte of the box does byte `byte`,
-0 to 127, of row `row` lie?
+A box of `tma` consists of rows of 128 bytes, 64 elements of 16 bits along K. In the 128-byte
+swizzle a row stays within 128 bytes of shared memory: row r takes bytes 128 r to 128 r + 127 of the
+box. But its eight chunks of 16 bytes change places: chunk c of row r is where chunk c XOR (r mod 8)
+would be without a swizzle. The bytes of a chunk keep their order. At which byte of the box is byte
+`byte`, 0 to 127, of row `row`?
 """
 
 from docs.pictures.swizzle import chunks, tile

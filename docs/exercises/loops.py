@@ -4,7 +4,7 @@ The rung's own function is called, as Python, with a clock in place of the helpe
 and multiply. So the order of the three is the kernel's.
 
 - Copies of a step begin when they are committed, and have arrived `load` cycles later. Those of
-  several steps may be on their way together. Copies of what lies past K take no time.
+  several steps may be in flight together. Copies of what lies past K take no time.
 - A wait for all but the newest n groups lasts until the others have arrived.
 - The products of a step take `multiply` cycles, and those of half a step half of them.
 """

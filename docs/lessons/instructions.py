@@ -40,12 +40,13 @@ def table(kernel: Kernel, below: str | None) -> str:
         title = f"**{title}**" if name == kernel.name else title
         rows.append([title, *counts, str(entry["registers"])])
     mine = entries[kernel.name]
-    product = f"4096³ {code.LAYOUT}, {own_type(kernel)}, in {mine['kernel']}"
+    product = f"4096³ {code.LAYOUT}, {own_type(kernel)}; {kernel.name}'s config is {mine['kernel']}"
     for name in entries:
         if name in own and code.cut(own[name]):
             product += f"; {name}'s rows are those of {code.GROUPS} groups"
     said = (
-        f"Instructions in the binary for sm_90, not executions; {mine['compiler']}'s for {product}."
+        "Instructions in the binary for sm_90, not executions. "
+        f"The Triton kernels are what {mine['compiler']} makes for {product}."
         f"{of_cuda(mirrored(kernel))} The signs, as `nvdisasm` prints them:"
     )
     signs = "\n".join(["```text", *mine["lines"], "```"])
@@ -57,9 +58,8 @@ def of_cuda(names: Sequence[str]) -> str:
     if not names:
         return ""
     if all(name.endswith("_fp8") for name in names):
-        return f" CUDA's is the kernel for {code.LAYOUT}, e4m3 and a C in {code.DTYPE}."
+        return f" The CUDA kernel is the one for {code.LAYOUT}, e4m3 and a C in {code.DTYPE}."
     wmma = any(name.startswith("wmma_") for name in names)
-    exception = ", wmma's those for fp16, their only type" if wmma else ""
-    return (
-        f" CUDA's are the kernels for {code.LAYOUT} and {code.DTYPE} with sums in fp32{exception}."
-    )
+    exception = "; those of wmma are for fp16, their only type" if wmma else ""
+    kinds = f"{code.LAYOUT} and {code.DTYPE} with sums in fp32"
+    return f" The CUDA kernels are those for {kinds}{exception}."

@@ -100,8 +100,8 @@ def figure(kernel: Kernel, suite: list[Row], ladders: Ladders) -> str:
         below_roof = below_roof or roofed(suite, row)
         share = f"{below_roof.roof.floor(row.case) / row.us.p50:.1%}" if below_roof else ""
         ratio = tables.spread(row.ratio, row.tie) if cublas else ""
-        below = f"{row.ratio_below.p50:.2f} ({row.below})" if row.ratio_below else ""
-        cells = f"{tables.digits(row.us.p50)} | {row.tflops:.3g} | {share} | {ratio} | {below}"
+        cells = f"{tables.digits(row.us.p50)} | {row.tflops:.3g} | {share} | {ratio}"
+        cells += f" | {below(kernel, row, ladder)}"
         lines.append(f"| {size}³ {layout} | {cells} |")
     if not lines:
         return ""
@@ -111,6 +111,19 @@ def figure(kernel: Kernel, suite: list[Row], ladders: Ladders) -> str:
         f"Sustained; {tables.origin(origins)}.{roof(below_roof)}{joules(kernel)}",
         *(["", escape(kernel.header["Note"])] if "Note" in kernel.header else []),
     ])  # fmt: skip
+
+
+def below(kernel: Kernel, row: Row, ladder: Mapping[str | None, Row]) -> str:
+    """How many times as fast as the rung that it adds to.
+
+    A race compares within its rounds, of several rungs of one number with the fastest alone: where
+    that is another one, it is a ratio of the race's medians.
+    """
+    wanted = kernel.header["Adds to"].partition(":")[0]
+    other = ladder.get(wanted)
+    if row.below != wanted and other and other.us:
+        return f"{other.us.p50 / row.us.p50:.2f} ({wanted})"
+    return f"{row.ratio_below.p50:.2f} ({row.below})" if row.ratio_below else ""
 
 
 def roofed(suite: list[Row], row: Row) -> Row | None:

@@ -44,6 +44,6 @@ def buffers() -> str:
         draw.paragraph(
             f"If a step's copies take {LOAD:,} cycles, its products {MULTIPLY}, and all else none."
         ),
-        draw.legend([(FILLED, "copies on their way"), (MULTIPLIED, "being multiplied")]),
+        draw.legend([(FILLED, "copies in flight"), (MULTIPLIED, "being multiplied")]),
         *panels,
     )

@@ -165,6 +165,19 @@ def test_a_figure_says_the_share_of_the_roof():
         assert "The roof is" not in pages.figure(find("pipelined"), without, ladders)
 
 
+def test_a_figure_compares_with_the_rung_that_is_added_to():
+    """Also of several rungs of one number, of which a race compares with the fastest alone."""
+    ladders, compared = pages.newest(recorded()), set()
+    for kernel in RUNGS:
+        wanted = kernel.header["Adds to"].partition(":")[0]
+        text = pages.figure(kernel, [], ladders)
+        for size, layout, name in re.findall(r"^\| (\d+)³ (\w\w) .* \((\w+)\) \|$", text, re.M):
+            timed = ladders[int(size), layout].get(wanted)
+            assert name == wanted or not (timed and timed.us)
+            compared.add(kernel.name)
+    assert {"async_pg2s", "async_pg2s_ps2r", "async_stages", "pipelined", "tma"} <= compared
+
+
 @rungs
 def test_the_signs_are_among_the_instructions(kernel):
     entry = code.load()[f"{kernel.name} sm_90"]
