@@ -108,13 +108,13 @@ def splits() -> str:
 
 
 def shared_loads() -> str:
-    """What each program asks for, and receives, in a step."""
+    """What each program loads, and receives, in a step."""
     rows = []
     for each in (clusters.Cluster(128, 256), clusters.PAIR, clusters.Cluster(128, 256, 4)):
         asked = sum(each.asked()) * clusters.DEPTH * 2
         rows.append([each.words, f"{asked // 1024} KB", f"{each.arrives() // 1024} KB",
                      f"{each.traffic() / 1e9:.1f} GB"])  # fmt: skip
-    head = ["tile", "asked for, on average", "arrives", f"L2 is asked for, {clusters.SIZE}³"]
+    head = ["tile", "loaded in a step, on average", "arrives", f"loaded from L2, {clusters.SIZE}³"]
     return markdown([Table(head, rows)])
 
 
@@ -138,12 +138,12 @@ def joules() -> str:
 
 
 def ways() -> str:
-    """How often each way says the tile, and what it becomes on sm_90."""
+    """How many instructions of each way cover the tile, and what one becomes on sm_90."""
     rows = []
     for way in one_tile.WAYS:
         m, n = way.shape
         rows.append([way.words, f"{m} x {n} x 16", str(way.said), f"`{way.sass}`"])
-    head = ["way", "said at once", "times, for 64 x 16 x 16", "each becomes"]
+    head = ["way", "one covers", "how many for 64 x 16 x 16", "each becomes"]
     return markdown([Table(head, rows, words=2, tail=1)])
 
 

@@ -1,11 +1,11 @@
-"""What is asked for, and what arrives?
+"""How many bytes does a program load, and how many arrive?
 
 The programs of a cluster have a tile of BLOCK_M x BLOCK_N each, and share their tile of B
 (`shared` is "b") or of A ("a"). They take turns: in step n, counted from 0, program n % programs
-asks L2 for all of the shared tile, which arrives in the shared memory of all of them. Of the other
-operand, each asks for its own tile in every step. A step is 64 elements of K, of 2 bytes. How many
-bytes does program `rank` ask for in the steps 0 to steps - 1, and for how many does its barrier
-wait until a step can be multiplied?
+loads all of the shared tile, which arrives in the shared memory of all of them. Each program also
+loads its own tile of the other operand in every step. A step is 64 elements of K, of 2 bytes. How
+many bytes does program `rank` load in the steps 0 to steps - 1, and for how many bytes does its
+barrier wait before a step can be multiplied?
 """
 
 from types import SimpleNamespace

@@ -2,7 +2,7 @@
 
 Of `clusters` clusters, cluster `c` takes the tiles c, c + clusters, c + 2 clusters and so on. In
 each of its programs, one producer fills a ring of `stages` stages with the steps of these tiles,
-one tile after another, `steps` steps for each: the first step is n = 0, and step n comes to stage
+one tile after another, `steps` steps for each: the first step is n = 0, and step n is in stage
 n % stages. The two consumers take the tiles in turns: consumer 0 the first, consumer 1 the second,
 consumer 0 the third. A barrier tells whether a stage is full by a parity: 0 in the ring's first
 round, 1 in the second, 0 in the third. For the `turn`-th tile of a consumer, counted from 0: which

@@ -1,10 +1,10 @@
-"""Who adds up what, and what does it send?
+"""Which pieces does a program add up, and how much does it send?
 
-The programs of a cluster have a part of K each, so each of them has sums of a whole tile of BLOCK_M
-x BLOCK_N, in fp32. The tile is cut into pieces of `columns` columns, counted from 0, and piece i is
-added up by program i % programs. Each program puts its sums of a piece into the shared memory of
-the program that adds that piece up. Of program `rank`: with which columns do the pieces begin that
-it adds up, and how many bytes does it send to the other programs?
+The programs of a cluster have a part of K each, so each of them has partial sums for a whole tile
+of BLOCK_M x BLOCK_N, in fp32. The tile is cut into pieces of `columns` columns, counted from 0, and
+piece i is added up by program i % programs. Each program puts its sums of a piece into the shared
+memory of the program that adds that piece up. For program `rank`: at which columns do the pieces
+begin that it adds up, and how many bytes does it send to the other programs?
 """
 
 import re

@@ -5,9 +5,9 @@ consists of rows of 128 bytes. If its operand is stored along K (`along_k`), a r
 elements of a line, and row comes after row. Otherwise TMA loads boxes of 16 lines, one after
 another, and a row of a box has 16 lines of one k; so each box has 16 rows.
 
-TMA swizzles: it takes a row as 8 pieces of 16 bytes, and puts piece p of a row where piece p ^ r
-would be, of the bits of both, if r is the number of the row, counted from 0 and modulo 8. Return
-the byte at which the element of line number `line` and of `k` begins.
+TMA swizzles: a row is 8 pieces of 16 bytes, and TMA puts piece p of row r where piece p ^ (r % 8)
+would be, where ^ is the exclusive or of the bits and rows are counted from 0. Return the byte at
+which the element of line number `line` and of `k` begins.
 """
 
 import random

@@ -1,11 +1,11 @@
 """How are words cut out of a row that begins anywhere?
 
-A load of 8 bytes must begin at a multiple of 8, and rows may begin at any byte. `memory` has, for
-such addresses, the 8 bytes from there on as an integer of 64 bits, the first byte lowest. It has
-only the words that hold a byte of the row: what lies beyond may not be mapped, and a kernel can't
-ask whether it is. So `memory[address]` is all that may be done with it. The row begins at address
-`start` and has `length` bytes. Return word number `word` of the row, its bytes 8 * word to 8 * word
-+ 7, as such an integer; bytes past the row's end are to be 0.
+A load of 8 bytes must begin at a multiple of 8, but rows may begin at any byte. `memory` maps
+addresses that are multiples of 8 to the 8 bytes from there on, as an integer of 64 bits with the
+first byte lowest. It has only the words that hold a byte of the row, because what is beyond may not
+be mapped, and a kernel can't test whether it is. So you may only use `memory[address]`. The row
+begins at address `start` and has `length` bytes. Return word number `word` of the row, its bytes
+8 * word to 8 * word + 7, as such an integer; bytes past the row's end must be 0.
 """
 
 import random

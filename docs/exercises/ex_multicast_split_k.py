@@ -2,12 +2,12 @@
 
 Programs of BLOCK_M x BLOCK_N come in clusters of `programs`, and the GPU has room for `room`
 clusters at once. A cluster is a tile of programs * BLOCK_M rows and BLOCK_N columns if its programs
-share B, or of BLOCK_M rows and programs * BLOCK_N columns if they share A; the kernel takes the way
-in which an M x N output needs fewer clusters. Each part of a tile's K is a cluster's work. In
-this exercise K may be cut into 2, 3, 4, 6 or 8 parts, and K // (8 * 64) parts at most, so that a
-part has about 8 steps of 64 or more; the rung itself takes more parts where C has a few clusters
-and K is long. Which is the largest number of parts with which all clusters run at once? Return 1 if
-there is none.
+share B, or of BLOCK_M rows and programs * BLOCK_N columns if they share A; the kernel chooses the
+way that needs fewer clusters for an M x N output. Each part of a tile's K is the work of one
+cluster. In this exercise K may be cut into 2, 3, 4, 6 or 8 parts, and K // (8 * 64) parts at most,
+so that a part has about 8 steps of 64 or more. (The rung itself takes more parts where C has few
+clusters and K is long.) What is the largest number of parts with which all clusters can run at the
+same time? Return 1 if there is none.
 """
 
 from tritemm.arch.clusters import COUNTS, LEAST_STEPS, Split

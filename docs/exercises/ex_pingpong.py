@@ -1,11 +1,11 @@
 """When is the last tile stored?
 
 A program of `pingpong` has `tiles` tiles and two consumers: one takes the tiles 0, 2, 4 and so on,
-the other 1, 3, 5. A tile takes `multiply` cycles of products and then `store` cycles of its
-consumer's time, before that consumer can begin another. The consumers take turns at the products,
-tile after tile in order, and only one multiplies at a time; what it stores doesn't keep the other
-from multiplying. All operands are there in time. After how many cycles is the last tile stored? One
-consumer alone would take tiles * (multiply + store).
+the other 1, 3, 5. A tile takes `multiply` cycles of products and then `store` cycles to store,
+before its consumer can begin another tile. The consumers take turns at the products, tile after
+tile in order, and only one multiplies at a time. While one stores, the other may multiply. All
+operands arrive in time. After how many cycles has the last tile been stored? One consumer alone
+would take tiles * (multiply + store).
 """
 
 from . import Answer, same

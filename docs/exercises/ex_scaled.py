@@ -1,12 +1,14 @@
-"""What sum does a kernel make, if the tensor core keeps few digits?
+"""What sum does a kernel get if the tensor core keeps few digits?
 
-An instruction of this tensor core adds 32 whole numbers to a sum. Of the largest of these 33 it
-keeps the `bits` highest binary digits, and of the others the digits at the same places; what is
-below is dropped from each of them before they are added. If the largest has no more than `bits`
-digits, nothing is dropped. The kernel has 128 of the `terms` summed so, from zero and by four
-instructions, multiplies that sum by the scale of the 128, and adds it to a sum of its own, which
-loses nothing. Then it takes the next 128, until there are none. There are as many `scales` as there
-are 128 terms, and no number is negative. Return the kernel's sum.
+An instruction of this tensor core adds 32 whole numbers to a sum. Of the largest of these 33
+numbers it keeps the `bits` highest binary digits, and of the others the digits at the same places.
+Lower digits of each number are dropped before they are added. If the largest has no more than
+`bits` digits, nothing is dropped.
+
+The kernel sums 128 of the `terms` in this way, from zero and with four instructions. It multiplies
+that sum by the scale of the 128, and adds it to a sum of its own, which loses nothing. Then it
+takes the next 128, until there are none. There is one of the `scales` for every 128 terms, and no
+number is negative. Return the kernel's sum.
 """
 
 import random

@@ -1,17 +1,18 @@
-"""Which elements of a tile are a thread's?
+"""Which elements of a tile belong to a thread?
 
 A tile of C has `rows` x `columns` elements, which `warps` warps of 32 threads share equally. Each
-thread has a part of 16 rows and 8 columns, or of 8 x 8, 8 x 4 or 4 x 4. The lanes of a warp lie in
-4 rows and 8 columns of lanes. Bit 0 of a lane's number is the lower bit of its row of lanes, bits 1
-to 3 are its column, and bit 4 is the upper bit of its row. Warps lie in as many columns of warps as
-the tile then has room for, and in rows of these; warp 1 is to the right of warp 0, if there is
-room.
+thread has a part of 16 rows and 8 columns, or of 8 x 8, 8 x 4 or 4 x 4. The lanes of a warp are
+arranged in 4 rows and 8 columns of lanes. Bit 0 of a lane's number is the lower bit of its row of
+lanes, bits 1 to 3 are its column, and bit 4 is the upper bit of its row. The warps are arranged in
+as many columns of warps as the tile then has room for, and in rows of these; warp 1 is to the right
+of warp 0, if there is room.
 
-Along the rows, neighbours belong to the next lane, after the last lane to the next warp, and after
-the last warp to the first one's first lane again, for its second row; so it goes on until each has
-all of its rows. But where an operand is stored across K, a thread has 4 neighbours at a time, not
-one: rows if A is so (`a_along_k` is False), and columns if B is. Return the rows and the columns of
-thread number `thread`, two tuples in order.
+Going down the rows of the tile, each row belongs to the next lane. After the last lane comes the
+first lane of the next warp, and after the last warp the first lane of the first warp again, for its
+second row. So it goes on until every thread has all of its rows. The columns are dealt out in the
+same way. But where an operand is stored across K, a thread gets 4 neighbours at a time, not one: 4
+rows if that is A (`a_along_k` is False), and 4 columns if it is B. Return the rows and the columns
+of thread number `thread`, two tuples in order.
 """
 
 import random

@@ -2,10 +2,10 @@
 
 A product has `tiles` tiles of `steps` steps of K each, and `sms` SMs with one program each. With
 `parts` parts there are tiles * parts units of work of steps / parts steps, and program p has the
-units p, p + sms, p + 2 sms and so on. To write and add up the partial sums takes as long as `cost`
-steps for each part, if there is more than one. The product takes as many steps as its busiest
-program has, and that cost on top. Which number of parts takes the least time? Only numbers that
-divide `steps` count, and of several that are equally good the smallest.
+units p, p + sms, p + 2 sms and so on. If there is more than one part, writing and adding the
+partial sums takes as long as `cost` steps for each part. The product takes the time of the steps of
+its busiest program, plus that cost. Which number of parts takes the least time? Consider only
+numbers that divide `steps`; if several are equally good, return the smallest.
 """
 
 from docs.pictures.split import busiest, split_k

@@ -1,12 +1,12 @@
 """Which steps are a program's share?
 
 A product has `tiles` tiles of `steps` steps of K each, and there are `programs` programs. All whole
-rounds of tiles are done tile by tile, and the tiles that are left are shared out: their steps are
-numbered from 0, tile after tile, and dealt out in the order of the programs, to each a run of
-neighbouring steps. Shares differ by one step at most, and the longer ones come first. Return the
-share of program `program` as (begin, end), the first step and the one behind the last. There is at
-least one tile left, and there are at least as many steps left as programs. Any number of programs
-may share a tile.
+rounds of tiles are done tile by tile, and the tiles that are left are shared out. Their steps are
+numbered from 0, tile after tile. In the order of the programs, each gets a run of neighbouring
+steps. Shares differ by one step at most, and the longer ones come first. Return the share of
+program `program` as (begin, end), where `end` is one more than its last step. There is at least one
+tile left, and there are at least as many steps left as programs. Any number of programs may share a
+tile.
 """
 
 from docs.pictures.formulas import module, shape

@@ -1,4 +1,4 @@
-"""Which tile does a program get of a folded triangle?
+"""Which tile of a folded triangle does a program get?
 
 C is symmetric and has `count` rows of square tiles. Row r of its lower triangle has r + 1 tiles,
 from (r, 0) to (r, r). The triangle is folded into a rectangle without gaps: the rectangle's first

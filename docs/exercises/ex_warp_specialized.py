@@ -1,13 +1,15 @@
 """For which phase does each role wait?
 
 A producer and a consumer count the steps of K from 0, over all tiles. Step n has a stage of the
-ring, 0 to `stages` - 1. The producer waits at the stage's `empty` barrier and asks for a copy into
-it, whose arrival completes a phase of the stage's `full` barrier. The consumer waits at `full`,
-reads the stage, and so completes a phase of `empty`. A barrier counts the phases that are complete,
-none at first, and a wait for a parity passes when their number is odd if the parity is 0, and even
-if it is 1. Return the stage of step n, the parity that the consumer waits for and the one that the
-producer waits for, so that neither ever waits in vain, no stage is read before its step is there,
-none is overwritten before it is read, and the producer can ask for `stages` steps before the
+ring, 0 to `stages` - 1. The producer waits at the stage's `empty` barrier and then issues a copy
+into the stage. When the copy arrives, it completes a phase of the stage's `full` barrier. The
+consumer waits at `full` and reads the stage, which completes a phase of `empty`.
+
+A barrier counts its complete phases, none at first. A wait for parity 0 passes while their number
+is odd, and a wait for parity 1 while it is even. Return the stage of step n, the parity that the
+consumer waits for, and the parity that the producer waits for. With your parities, neither role may
+wait forever, no stage may be read before its step has arrived, and none may be overwritten before
+it has been read. And the producer must be able to issue the copies of `stages` steps before the
 consumer has read the first of them, so that all stages are in use.
 """
 

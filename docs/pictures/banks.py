@@ -147,8 +147,8 @@ def ldmatrix() -> str:
     return picture(
         "What ldmatrix reads at once: chunk 0 of 8 rows",
         draw.paragraph(
-            "A line is the 32 banks once, 128 bytes; row.chunk is 16 bytes in 4 banks. Blue is "
-            "read together, and below stands how often the same banks are asked."
+            "A line is the 32 banks once, 128 bytes; row.chunk is 16 bytes in 4 banks. What is "
+            "read together is blue. The numbers below say how often each group of banks is read."
         ),
         numbers(),
         *panels,

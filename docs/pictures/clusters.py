@@ -116,16 +116,16 @@ def pair() -> str:
     return picture(
         "A cluster of two shares the loads of B",
         draw.paragraph(
-            f"Tiles of {PAIR.rows} x {PAIR.columns}, steps of {DEPTH} of K, 16-bit. Program 0 asks "
-            "for B in the even steps (blue), program 1 in the odd ones (orange); all of it arrives "
-            "in both."
+            f"Tiles of {PAIR.rows} x {PAIR.columns}, steps of {DEPTH} of K, 16-bit. Program 0 "
+            "loads B in the even steps (blue), program 1 in the odd ones (orange); all of it "
+            "arrives in both."
         ),
         Panel(top + high + 8, shapes),
         draw.paragraph(
-            f"On average of its steps, each asks L2 for {(a + b) * kilo:.0f} KB and receives "
+            f"In a step each program asks L2 for {(a + b) * kilo:.0f} KB on average, and receives "
             f"{PAIR.arrives() / 1024:.0f}."
         ),
-        draw.paragraph("Which tiles of C are whose, as cluster.program:", draw.NORMAL),
+        draw.paragraph("Which program has which tile of C, as cluster.program:", draw.NORMAL),
         Panel(4 + 18 + 2 * side + 10, own),
     )
 
@@ -150,11 +150,11 @@ def traffic() -> str:
         room.append(Bar(words, busy, f"{busy} of {SMS} SMs", draw.GREEN))
     return picture(
         "What clusters save and what they cost",
-        draw.paragraph(f"Bytes that {SIZE}³ asks L2 for, 16-bit, by the tile:", draw.NORMAL),
+        draw.paragraph(f"Bytes loaded from L2 at {SIZE}³, 16-bit, by the tile:", draw.NORMAL),
         draw.bars(asked),
         draw.paragraph(
-            "SMs of an H200 that programs have room on, as the device reports it: a cluster lies "
-            "within a group of SMs.",
+            "SMs of an H200 on which programs have room, as the device reports it: a cluster must "
+            "be within one group of SMs.",
             draw.NORMAL,
         ),
         draw.bars(room, SMS),

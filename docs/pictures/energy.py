@@ -174,9 +174,9 @@ def over_time() -> str:
         Panel(bottom + 20, shapes),
         draw.axis_name("milliseconds of one product"),
         draw.paragraph(
-            "A dot is a rung. Those of a colour do the same products and differ in how long they "
-            "wait: the line's slope is what the card draws whatever it does, and where it meets 0 "
-            "ms is the work itself."
+            "A dot is a rung. Rungs of one colour do the same products and differ in how long they "
+            "wait. The line's slope is the power that the card draws whatever it does; its value "
+            "at 0 ms is the work itself."
         ),
     )  # fmt: skip
 
@@ -259,7 +259,7 @@ def tiles() -> str:
     ]
     return picture(
         "An estimate: how much the tile's shape costs",
-        draw.legend([(draw.GREY, "of each FLOP"), (ORANGE, "of what the tile moves on chip")]),
+        draw.legend([(draw.GREY, "for each FLOP"), (ORANGE, "for what the tile moves on chip")]),
         draw.bars(bars),
         draw.paragraph(
             f"Joules of 8192³ at {watts:.0f} W, by two constants of the cost model that were "

@@ -151,8 +151,8 @@ def loads() -> str:
         Panel(height + 24, of_b),
         draw.paragraph(
             "Lanes 8 i to 8 i + 7 point to the rows of matrix i, and every lane receives two "
-            "elements of each matrix: the places at which mma wants them. With .trans they come "
-            "from a column, so B need not be stored along K."
+            "elements of each matrix, which is where mma needs them. With .trans they come from a "
+            "column, so B need not be stored along K."
         ),
     )
 
@@ -184,8 +184,9 @@ def wgmma() -> str:
         draw.legend(keys),
         Panel(18 + 16 * ROW + 10, detail),
         draw.paragraph(
-            "A pair is two fp32 registers. Of more columns, the next 8 are the next 4 registers. A "
-            "and B are in shared memory; if A is in registers, each warp has it as mma does."
+            "A pair is two fp32 registers. If there are more columns, the next 8 are the next 4 "
+            "registers. A and B are in shared memory; if A is in registers, each warp has it as "
+            "mma does."
         ),
     )
 

@@ -68,8 +68,8 @@ def ways() -> str:
             shapes += [draw.text(left + wide / 2, 106 + 16 * i, line, anchor="middle")
                        for i, line in enumerate(words)]  # fmt: skip
     return picture(
-        "One tile, 64 x 16 x 16, said in four ways",
-        draw.paragraph("A box is what is said at once; w is the warp that says it."),
+        "One tile, 64 x 16 x 16, written in four ways",
+        draw.paragraph("A box is what one instruction covers; w is the warp that issues it."),
         Panel(20 + high + 10, shapes),
         *(
             draw.paragraph(f"{way.words}: {way.said} of {way.shape[0]} x {way.shape[1]} "

@@ -120,7 +120,7 @@ def orders() -> str:
         words += f"; all waves read {order.read() / 1e6:.0f} MB"
         panels += [draw.paragraph(words, draw.NORMAL), Panel(16 * high + 10, shapes)]
     return picture(
-        "Who runs at once: 4096³ in tiles of 256 x 128",
+        "Which tiles run together: 4096³ in tiles of 256 x 128",
         draw.paragraph(
             f"16 x 32 tiles, {SMS} programs at a time. The line is the order of the first wave, "
             "which reads its rows' part of A and its columns' part of B."

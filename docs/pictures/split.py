@@ -95,9 +95,9 @@ def schedules() -> str:
     return picture(
         f"{TILES} tiles on {PROGRAMS} programs",
         draw.paragraph(
-            f"Each tile has {STEPS} steps of K; a box is the number of a tile and as wide as the "
-            f"steps a program does of it. Evenly shared they would be {TILES * STEPS / PROGRAMS:g} "
-            "steps for each."
+            f"Each tile has {STEPS} steps of K. A box has the number of its tile, and is as wide "
+            "as the steps that a program does for it. Shared evenly, each program would have "
+            f"{TILES * STEPS / PROGRAMS:g} steps."
         ),
         *panels,
     )

@@ -63,13 +63,13 @@ def core_matrices() -> str:
     first, second = distances(chunks(tile(0))), distances(by_hand())
     return picture(
         "Core matrices of A, 64 x 16, without a swizzle",
-        draw.paragraph("A core matrix is 8 rows of 16 bytes, 128 bytes in a row of memory:"),
+        draw.paragraph("A core matrix is 8 rows of 16 bytes, 128 bytes without a gap:"),
         Panel(8 * 20 + 8, core),
         draw.paragraph("Where each of the 8 x 2 core matrices begins, in two orders:"),
         draw.legend([(LIGHT[0], "k 0 to 7"), (LIGHT[1], "k 8 to 15")]),
         Panel(20 + 8 * high + 8, shapes),
         draw.paragraph(
-            f"Both are right, since the descriptor says the distances: {first[0]} bytes along K "
+            f"Both are right, since the descriptor states the distances: {first[0]} bytes along K "
             f"and {first[1]} along M to the left, {second[0]} and {second[1]} to the right."
         ),
     )
@@ -85,17 +85,17 @@ def modes() -> str:
         spots = {at: byte // CHUNK for at, byte in found.items()}
         panels += [draw.paragraph(f"{words}, {8 * width} in a pattern", draw.NORMAL), memory(spots)]
     return picture(
-        "The swizzle modes: where row.chunk lies",
+        "The swizzle modes: where row.chunk is",
         draw.paragraph(
             "Each line is the 32 banks once, 128 bytes; a chunk is 16 bytes, 4 banks. Blue is the "
-            "first chunk of all 8 rows, which WGMMA reads together; below is how often a group of "
-            "banks is asked."
+            "first chunk of all 8 rows, which WGMMA reads together. The numbers below say how "
+            "often each group of banks is read."
         ),
         numbers(),
         *panels,
         draw.paragraph(
             "In every mode they fill all 32 banks exactly once. The number of a chunk is combined "
-            "by exclusive or with the number of the line, of which 32 bytes need one bit, 64 two "
-            "and 128 three."
+            "by exclusive or with bits of the number of the line: one bit for rows of 32 bytes, "
+            "two for 64 and three for 128."
         ),
     )

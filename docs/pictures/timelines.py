@@ -17,7 +17,7 @@ from .draw import BLUE, GREEN, MARGIN, ORANGE, Panel, picture
 
 COLORS = {"other": "#efefef", "load": BLUE, "wait": "#b5b5b5", "multiply": GREEN, "store": ORANGE}
 LEGEND = (
-    (GREEN, "issues products or waits for them"), (BLUE, "asks for data"),
+    (GREEN, "issues products or waits for them"), (BLUE, "issues loads"),
     (COLORS["wait"], "waits for data or its turn"), (ORANGE, "converts and stores"),
     (COLORS["other"], "does anything else"),
 )  # fmt: skip

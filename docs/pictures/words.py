@@ -63,8 +63,8 @@ def skewed() -> str:
         "Words of a row that begins anywhere",
         draw.paragraph(
             f"A box is a byte. The row begins at address {START} and has {LENGTH} bytes, in four "
-            "colours. Grey bytes are not the row's."
+            "colours. Grey bytes are not part of it."
         ),
         Panel(below + high + 44, shapes),
-        draw.paragraph("Each of its words is put together of two aligned ones, which are loaded."),
+        draw.paragraph("Each of its words is put together from two aligned ones that are loaded."),
     )
