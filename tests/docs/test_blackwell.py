@@ -4,8 +4,12 @@ import re
 
 import pytest
 
-from docs.blackwell import machine, plain
+from docs.blackwell import __main__ as command
+from docs.blackwell import code, machine, plain
+from docs.blackwell.shape import ONE as WHOLE_ONE
 from docs.blackwell.shape import VERSIONS
+from tritemm.arch.gpus import DEVICES
+from tritemm.compile.sass import count_instructions
 
 pytestmark = pytest.mark.host
 
@@ -79,3 +83,88 @@ def test_a_fault_is_found(change):
             for seed in range(12):
                 for *size, room in SIZES:
                     plain.run(shape, *size, seed, room, text.replace(before, after))
+
+
+# What it compiles to
+
+#: Signs of a version, and what must not be there: the words of Hopper, and of the other version.
+HOPPER = ("HGMMA", "WARPGROUP", "USETMAXREG", "LDL", "STL")
+ALL = ("UTCHMMA", "UTCBAR", "UTCATOMSWS", "LDTM", "UTMALDG", "UTMASTG", "SYNCS")
+OF_TWO = ("UTCHMMA.2CTA", "UTMALDG.2D.2CTA", "UTCBAR.2CTA.MULTICAST", "UGETNEXTWORKID.BROADCAST",
+          "UCGABAR_ARV")  # fmt: skip
+EXPECTED = {"one": (ALL, (*HOPPER, *OF_TWO)), "pair": ((*ALL, *OF_TWO), HOPPER)}
+
+
+@pytest.fixture(scope="module")
+def codes():
+    """Of each version, in a process that doesn't interpret."""
+    if reason := code.why_not():
+        pytest.skip(reason)
+    return code.compile_all()
+
+
+@pytest.mark.latest
+@pytest.mark.parametrize("name", VERSIONS)
+def test_it_has_its_signs(codes, name):
+    _, variants = count_instructions(codes[name]["sass"])
+    required, forbidden = EXPECTED[name]
+    count = {sign: code.count({"variants": variants}, sign) for sign in (*required, *forbidden)}
+    assert all(count[sign] for sign in required) and not any(count[sign] for sign in forbidden)
+    # A step of 64 is 4 products of 16; the epilogue reads as many pieces as the tile has.
+    assert count["UTCHMMA"] == VERSIONS[name].BLOCK_K // 16
+    assert count["LDTM"] == VERSIONS[name].BLOCK_N // VERSIONS[name].EPI_N
+    assert count["UTMALDG"] == 2
+
+
+@pytest.mark.latest
+@pytest.mark.parametrize("name", VERSIONS)
+def test_it_fits(codes, name):
+    made, shape = codes[name], VERSIONS[name]
+    assert made["spills"] == 0 and made["shared"] <= DEVICES[code.ARCH].shared
+    assert made["columns"] == shape.ACCUMULATORS * shape.BLOCK_N <= code.COLUMNS
+
+
+@pytest.mark.latest
+@pytest.mark.parametrize("name", VERSIONS)
+def test_barriers_expect_the_bytes_of_the_boxes(codes, name):
+    """Of the real tile, as of the model's small ones: of each program its share of A and of B."""
+    shape = VERSIONS[name]
+    lines = (shape.BLOCK_M + shape.BLOCK_N) // shape.CTAS
+    expected = re.findall(r"expect_tx\.\S+ _, \[\S+\], (\d+);", codes[name]["ptx"])
+    assert list(map(int, expected)) == [16] * shape.CLC + [lines * shape.BLOCK_K * plain.ELEMENT]
+
+
+@pytest.mark.latest
+@pytest.mark.parametrize("name", VERSIONS)
+def test_a_cluster_counts_its_barriers_arrivals_once_per_program(codes, name):
+    """As `plain.Words.init` does: a shared barrier of the pair takes twice as many."""
+    shape = VERSIONS[name]
+    found = re.findall(r"mbarrier\.init\.\S+ \[\S+\], (\d+);", codes[name]["ptx"])
+    stages, slots, programs = shape.STAGES, shape.ACCUMULATORS, shape.CTAS
+    shared, own = [programs] * (stages + slots), [1] * (stages + slots)
+    answers = [1] * 4 + [3 * programs] * 4  # `answered` and `read`
+    assert sorted(map(int, found)) == sorted([*shared, *own, *answers])
+
+
+@pytest.mark.latest
+def test_the_page_shows_what_this_compiler_makes(codes):
+    """Another one may make other code; the same one may not."""
+    made = {name: code.summary(name, each) for name, each in codes.items()}
+    assert code.differences(code.load(), made) == [], "run `python -m docs.record blackwell`"
+
+
+@pytest.mark.latest
+def test_the_command_shows_both(codes, monkeypatch, capsys):
+    monkeypatch.setattr(command, "compile_all", lambda: codes)
+    assert command.main(["--sass"]) == 0
+    said = capsys.readouterr().out
+    assert f"one: {WHOLE_ONE.words}; compiled for sm_100, never run" in said
+    assert "UTCHMMA.2CTA" in said and said.count("columns per program, of 512") == 2
+
+
+def test_an_older_triton_is_told_in_a_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(code.importlib.util, "find_spec", lambda name: None)
+    assert command.main([]) == 2
+    assert re.fullmatch(
+        r"cluster launch control needs Triton 3\.8; this is \S+\n", capsys.readouterr().err
+    )
