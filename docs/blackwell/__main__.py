@@ -1,4 +1,4 @@
-"""Compiles the kernel for sm_100 and shows what became of it: `python -m docs.blackwell`, no GPU."""
+"""Compiles the kernel for sm_100 and counts its code: `python -m docs.blackwell`, without a GPU."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from tritemm.arch.gpus import DEVICES
 from tritemm.compile.sass import count_instructions, instruction_table
 from tritemm.machine.command import status_of
 
-from .code import ARCH, COLUMNS, compile_all
+from .code import ARCH, ASKS, COLUMNS, compile_all, count, variants
 from .shape import VERSIONS
 
 SHARED = DEVICES[ARCH].shared
@@ -27,6 +27,9 @@ def main(argv: list[str] | None = None) -> int:
     for name, code in codes.items():
         print(f"{name}: {VERSIONS[name].words}; compiled for sm_{ARCH}, never run\n")
         print("\n".join(instruction_table(*count_instructions(code["sass"]))))
+        print(
+            f"{'asks for tiles':<14}{count({'variants': variants(code['sass'])}, ASKS):>7}  {ASKS}"
+        )
         print(f"{'registers':<14}{code['registers']:>7}  per thread, {code['warps']} warps")
         print(f"{'spills':<14}{code['spills']:>7}  bytes of stack per thread")
         print(f"{'shared':<14}{code['shared']:>7}  bytes per program, of {SHARED}")

@@ -3,6 +3,7 @@
 It is compiled in a process of its own, since in this one kernels may be interpreted.
 """
 
+import collections
 import functools
 import importlib.util
 import json
@@ -26,8 +27,10 @@ DATA = Path(__file__).with_suffix(".json")
 ARCH, SIZE = 100, 4096
 #: Columns of 32 bits that an SM's tensor memory has.
 COLUMNS = 512
+#: What asks for a tile; `sass.GROUPS` are those of the rungs, none of which does.
+ASKS = "UGETNEXTWORKID"
 #: Instructions whose first line is recorded, in the order of the page.
-SIGNS = ("UTMALDG", "UTCHMMA", "UTCBAR", "UTCATOMSWS", "LDTM", "UTMASTG", "UGETNEXTWORKID")
+SIGNS = ("UTMALDG", "UTCHMMA", "UTCBAR", "UTCATOMSWS", "LDTM", "UTMASTG", ASKS)
 
 
 @functools.cache
@@ -95,13 +98,17 @@ def record() -> dict[str, Any]:
 
 def summary(name: str, code: Mapping[str, Any]) -> dict[str, Any]:
     """Counts, resources and the first line of each sign."""
-    _, variants = count_instructions(code["sass"])
     taken = ("registers", "spills", "shared", "columns", "warps")
     return {
         "compiler": f"Triton {triton.__version__}", "kernel": VERSIONS[name].words,
-        **{each: code[each] for each in taken}, "variants": variants,
+        **{each: code[each] for each in taken}, "variants": variants(code["sass"]),
         "lines": [line for sign in SIGNS for line in first(sign, code["sass"])],
     }  # fmt: skip
+
+
+def variants(sass: str) -> dict[str, int]:
+    """Instructions by full mnemonic."""
+    return count_instructions(sass)[1] | collections.Counter(re.findall(rf"{ASKS}[.\w]*", sass))
 
 
 def first(sign: str, sass: str) -> list[str]:

@@ -63,7 +63,7 @@ class Work:
 
     @gluon.jit
     def ask(self, i):
-        """Ask for the tile after number `i` of this program; the answer comes while it is loaded."""
+        """Ask for the tile after number `i`; the request is in flight while that one is loaded."""
         if self.SHAPE.CLC:
             slot, odd = place(i, ANSWERS)
             mbarrier.wait(self.read.index(slot), odd ^ 1)
@@ -148,7 +148,7 @@ def multiply(work, loop):
 
 @gluon.jit
 def store(work, loop, c_desc, memory):
-    """The epilogue, a warpgroup: reads the sums of a tile piece by piece, and has TMA store them."""
+    """The epilogue, a warpgroup: reads a tile's sums piece by piece, and has TMA store them."""
     S: gl.constexpr = work.SHAPE
     PIECES: gl.constexpr = S.BLOCK_N // S.EPI_N
     tile, i = gl.program_id(0), gl.to_tensor(0)
@@ -190,7 +190,7 @@ def blackwell_kernel(a_desc, b_desc, c_desc, M, N, K, SHAPE: gl.constexpr):
     )
     sums = allocate_tensor_memory(gl.float32, [S.ACCUMULATORS, S.BLOCK_M, S.BLOCK_N], layout)
     memory = gl.allocate_shared_memory(c_desc.dtype, [BUFFERS, S.BLOCK_M, S.EPI_N], c_desc.layout)
-    # The issuing thread waits for both programs, and so does the hardware that hands out tiles.
+    # Shared where the first program acts for both: when it issues products or asks for a tile.
     full, empty = ring(S.STAGES, 1, True), ring(S.STAGES, 1, False)
     done, free = ring(S.ACCUMULATORS, 1, False), ring(S.ACCUMULATORS, 1, True)
     answered, read = ring(ANSWERS, 1, False), ring(ANSWERS, ROLES, True)

@@ -104,6 +104,7 @@ class Words:
 
     def __init__(self, machine: Machine, ctas: int):
         self.machine, self.turn, self.ctas = machine, machine.turn, ctas
+        self.refused: set[int] = set()
 
     # Memory and barriers
 
@@ -202,8 +203,11 @@ class Words:
     # Cluster launch control, which the first program asks
 
     def try_cancel(self, answer: View, bars: Barriers) -> None:
-        if self.turn().cta > 0:
+        actor = self.turn()
+        if actor.cta > 0:
             return
+        if actor.cluster in self.refused:
+            raise Fault("a cluster asks again after it was told that no tile is left")
         for part in answer.parts:
             part[:] = np.nan
 
@@ -219,7 +223,15 @@ class Words:
         found = answer.parts[self.turn().cta][0]
         if np.isnan(found):
             raise Fault("an answer is read that isn't there yet")
-        return SimpleNamespace(is_canceled=lambda: found >= 0, program_id=lambda axis: int(found))
+        if found < 0:
+            self.refused.add(self.machine.now.cluster)
+
+        def program_id(axis: int) -> int:
+            if found < 0:
+                raise Fault("an answer without a tile is asked for its tile")
+            return int(found)
+
+        return SimpleNamespace(is_canceled=lambda: found >= 0, program_id=program_id)
 
     def warp_specialize(self, roles: Any, warps: Any) -> None:
         for cta in range(self.ctas):
@@ -267,8 +279,8 @@ def run(shape: Shape, M: int, N: int, K: int, seed: int = 0, room: int = 2, text
     depths = shape.BLOCK_K, shape.BLOCK_K, shape.EPI_N
     heights = shape.BLOCK_M, shape.BLOCK_N, shape.BLOCK_M
     descs = [
-        Descriptor(matrix, box, shape.CTAS)
-        for matrix, *box in zip((a, b, c), heights, depths, strict=True)
+        Descriptor(matrix, (height, depth), shape.CTAS)
+        for matrix, height, depth in zip((a, b, c), heights, depths, strict=True)
     ]
     try:
         machine.run(lambda cluster: function(*descs, M, N, K, shape))

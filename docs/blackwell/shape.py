@@ -38,8 +38,8 @@ class Shape:
         )
 
 
-#: Tensor memory in place of registers, and one thread that issues.
+#: The accumulator in tensor memory, and one thread that issues.
 ONE = Shape(CTAS=1, BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, STAGES=4, ACCUMULATORS=1, CLC=False)
-#: And two programs to a tile, two accumulators, and tiles that are handed out.
+#: Also two programs to a tile, two accumulators, and tiles from cluster launch control.
 PAIR = Shape(CTAS=2, BLOCK_M=256, BLOCK_N=256, BLOCK_K=64, STAGES=6, ACCUMULATORS=2, CLC=True)
 VERSIONS = {"one": ONE, "pair": PAIR}

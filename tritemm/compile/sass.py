@@ -27,7 +27,6 @@ GROUPS = {
     "shared memory": "LDS LDSM STS STSM MOVM",
     "tensor memory": "LDTM STTM UTCCP UTCATOMSWS UTCBAR",
     "barriers": "BAR DEPBAR SYNCS WARPGROUP MEMBAR FENCE UCGABAR_ARV UCGABAR_WAIT ACQBULK PREEXIT",
-    "launch control": "UGETNEXTWORKID",
     "registers": "USETMAXREG",
     "local memory": "LDL STL",
 }
