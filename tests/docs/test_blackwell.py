@@ -3,12 +3,15 @@
 import itertools
 import re
 
+import numpy as np
 import pytest
 
+from docs import pictures
 from docs.blackwell import __main__ as command
 from docs.blackwell import code, machine, plain
 from docs.blackwell.shape import ONE as WHOLE_ONE
 from docs.blackwell.shape import VERSIONS
+from docs.pictures import blackwell as drawn
 from tritemm.arch.gpus import DEVICES
 
 pytestmark = pytest.mark.host
@@ -88,6 +91,21 @@ def test_a_fault_is_found(change):
 def run_often(shape, text):
     for seed, (*size, room) in itertools.product(range(12), SIZES):
         plain.run(shape, *size, seed, room, text)
+
+
+def test_the_picture_has_the_parts_of_the_boxes():
+    """Rows of A and columns of B, which are rows where B is stored along K."""
+    shown = pictures.path_of("blackwell-pair").read_text()
+    whole = VERSIONS["pair"]
+    for lines in (whole.BLOCK_M, whole.BLOCK_N):
+        box = plain.Descriptor(np.arange(lines)[:, None], (lines, 1), whole.CTAS)
+        for program in range(whole.CTAS):
+            part = box.part((0, 0), program)[:, 0]
+            assert shown.count(f">{part[0]} to {part[-1]}<") == 2
+    stage = plain.Descriptor(
+        np.empty(0), (whole.BLOCK_M + whole.BLOCK_N, whole.BLOCK_K), whole.CTAS
+    )
+    assert stage.nbytes_per_cta == drawn.stage()
 
 
 # What it compiles to
