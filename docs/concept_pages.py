@@ -10,6 +10,7 @@ from tritemm.problem import DEFAULT_MODULI, MODULI, RESIDUES
 from tritemm.problem.residues import allowed, largest_norm
 from tritemm.rungs import RUNGS
 
+from .blackwell import page as blackwell
 from .lessons.measured import load as on_the_meter
 from .pictures import banks, clusters, energy, one_tile, raster, residues, split
 
@@ -30,6 +31,7 @@ def parts() -> dict[str, str]:
         "residues-back": residues_back(),
         "moduli": moduli(),
         "overlaps": overlaps(),
+        **blackwell.parts(),
         **{f"note-{name}": f"> {note}" for name, note in notes.items()},
     }
 

@@ -1,8 +1,8 @@
 """Renews what the pages show of compilers and GPUs: `python -m docs.record WHAT [--check]`.
 
-Without a GPU `code` compiles both ladders, and `types` the type table, in minutes, with nvcc. On a
-GPU `counters` and `joules` measure each rung, and `timelines` what the warps of an SM do. `make
-docs` then fills the pages.
+Without a GPU `code` compiles both ladders, and `types` the type table, in minutes, with nvcc;
+`blackwell` the kernel for sm_100, in seconds. On a GPU `counters` and `joules` measure each rung,
+and `timelines` what the warps of an SM do. `make docs` then fills the pages.
 """
 
 import argparse
@@ -15,12 +15,13 @@ from tritemm.machine.command import status_of
 from tritemm.rungs import find
 
 from . import code
+from .blackwell import code as blackwell
 from .lessons import measured
 from .saved import save
 from .timeline import measure as timelines
 from .types import record as types
 
-COMPILED = {"types": types, "code": code}
+COMPILED = {"types": types, "code": code, "blackwell": blackwell}
 MEASURED = {"counters": measured, "joules": measured, "timelines": timelines}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from . import (
     access,
     banks,
+    blackwell,
     clusters,
     energy,
     fragments,
@@ -40,6 +41,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "split-efficiency": split.efficiency,
     "cluster-pair": clusters.pair,
     "cluster-traffic": clusters.traffic,
+    "blackwell-pair": blackwell.pair,
     "energy-rungs": energy.rungs,
     "energy-time": energy.over_time,
     "energy-levels": energy.levels,
