@@ -22,6 +22,7 @@ if not _missing:
     from .machine.interpreter import decorating
 
     with decorating():
+        from . import layers as layers
         from . import nn
         from .api import tuning
         from .api.blas import addmm, baddbmm, linear, mv
