@@ -32,7 +32,7 @@ FLOORS = (
     ("op",),
     ("api", "takeover"),
     ("nn",),
-    ("layers",),
+    ("layers", "vllm_plugin"),
     ("__init__", "cli"),
     ("__main__",),
 )

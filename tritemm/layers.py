@@ -4,6 +4,8 @@
 `self` is the model's own layer. In other code use `tritemm.Linear` or `tritemm.convert`.
 """
 
+from typing import Any
+
 import torch
 
 from .api.blas import linear
@@ -17,7 +19,8 @@ class Linear(torch.nn.Module):
     has_backward = True
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        weight, bias = self.weight, self.bias
+        layer: Any = self  # an nn.Linear
+        weight, bias = layer.weight, layer.bias
         reason = why_torch(input, weight, bias)
         if reason is not None:
             return by_torch(reason, torch.nn.functional.linear, input, weight, bias)

@@ -72,7 +72,10 @@ def builds(tmp_path_factory):
     with open(other / "version.py", "a") as file:
         file.write("# newer\n")
     folders = [tmp_path_factory.mktemp(name) for name in ("one", "two")]
-    return [hub.lay_out(*each) for each in zip(folders, ["cuda"] * 2, (1, 2), (hub.PACKAGE, other))]
+    return [
+        hub.lay_out(folders[0], version=1),
+        hub.lay_out(folders[1], version=2, package=other),
+    ]
 
 
 def test_what_kernels_reads(builds, tmp_path, capsys):
@@ -120,7 +123,7 @@ def test_the_package_imports_itself_by_no_name():
 
 
 def test_nothing_but_torch_and_what_it_brings_is_imported():
-    """When it is loaded: `kernels` installs nothing. torch needs numpy for much, and lists it not."""
+    """`kernels` installs nothing beside torch. numpy is the one package that tritemm needs more."""
     code = "import sys; before = set(sys.modules); import torch, triton, numpy; "
     code += "known = set(sys.modules); import tritemm; print(*sorted(set(sys.modules) - known))"
     env = surroundings(OMP_NUM_THREADS="1")

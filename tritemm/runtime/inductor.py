@@ -61,8 +61,8 @@ def lower(operator, name: str, tensors: int = 2, optional: int = 0) -> None:
     """Have Inductor, where it is loaded, call `name(*arguments, out=...)` in place of `operator`.
 
     `name` is what `called_by_inductor` was given. The operator takes so many `tensors`, then those
-    that are `optional`, then constants. It returns a new tensor; if its last constant is the type of
-    that, `name` takes all but that. It takes no None for an optional tensor: only those that are
+    that are `optional`, then constants. It returns a new tensor; if its last constant is the type
+    of that, `name` takes all but that. It takes no None for an optional tensor: only those that are
     there, and behind the tensors whether each is. In code that is not Python the operator itself is
     called, and where Inductor's parts are not as they were in torch 2.11 to 2.14, with a warning.
     """

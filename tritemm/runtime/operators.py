@@ -21,8 +21,9 @@ except RuntimeError as error:  # torch lets one library define operators of a na
     first = getattr(getattr(torch.ops, NAMESPACE), "gemm_into", None)
     where = first.__code__.co_filename if first else "elsewhere"
     raise ImportError(
-        f"{NAMESPACE} is in this process already: {where} has registered its operators, and {__file__} "
-        "would be a second copy. Import one of the two; to import it anew, start Python anew"
+        f"{NAMESPACE} is in this process already: {where} has registered its operators, and "
+        f"{__file__} would be a second copy. Import one of the two; to import it anew, start "
+        "Python anew"
     ) from error
 
 
