@@ -24,7 +24,8 @@ from .nn.converted import why_torch
 from .problem import INTERPRETED
 from .version import __version__
 
-_LOG = logging.getLogger("tritemm.vllm")
+#: A logger below vLLM's, whose handlers it so has.
+_LOG = logging.getLogger("vllm.tritemm")
 _DEVICE = "cpu" if INTERPRETED else "cuda"
 #: Of each function, the parameters that vLLM 0.33 calls it by.
 _GEMM = "default_unquantized_gemm", ["layer", "x", "weight", "bias"]
