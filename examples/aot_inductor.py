@@ -33,7 +33,7 @@ class GatedMLP(nn.Module):
 
 def exported(model, x):
     """The program of a converted model, for any number of rows."""
-    # A package has constants of its own: weights that share a storage would bring nothing.
+    # Each weight in a storage of its own, as a package keeps its constants.
     tritemm.convert(model, fuse=False)
     return torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
 
