@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: above `runtime`, because what it says of a Triton kernel includes how it is launched, and below
 #: `kernels`, which are made of it; so `runtime` knows compiled kernels and addresses, and no rung.
 FLOORS = (
-    ("machine", "version"),
+    ("machine", "namespace", "version"),
     ("problem",),
     ("budget", "dtypes"),
     ("runtime",),
@@ -32,6 +32,7 @@ FLOORS = (
     ("op",),
     ("api", "takeover"),
     ("nn",),
+    ("layers", "vllm_plugin"),
     ("__init__", "cli"),
     ("__main__",),
 )

@@ -8,11 +8,13 @@ Without a GPU the kernels run in Triton's interpreter. Without Triton the import
 which says what is missing; `python -m tritemm env` tells what there is.
 """
 
+import logging
 import sys
 
 from .machine.needs import why_not
 from .version import __version__ as __version__
 
+logging.getLogger("tritemm").addHandler(logging.NullHandler())  # the user's handlers tell, if any
 _missing = why_not()
 # Python imports this to find `python -m tritemm`, which says the same without a traceback.
 _by_command = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] in ("tritemm", "-mtritemm")
@@ -22,6 +24,7 @@ if not _missing:
     from .machine.interpreter import decorating
 
     with decorating():
+        from . import layers as layers
         from . import nn
         from .api import tuning
         from .api.blas import addmm, baddbmm, linear, mv

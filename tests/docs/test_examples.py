@@ -111,11 +111,37 @@ def test_generate(example, capsys):
     assert "gate_proj and up_proj packed" in out
 
 
+def test_a_package_of_a_converted_model(example, capsys, monkeypatch):
+    """All but Inductor's C++, which takes a minute: the program runs as it was exported."""
+    aot_inductor, given = example("aot_inductor"), []
+    monkeypatch.setattr(
+        torch._inductor,
+        "aoti_compile_and_package",
+        lambda program, package_path: given.append(program),
+    )
+    monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda path: given[0].module())
+    assert aot_inductor.main(["--tiny"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("3 products by tritemm\n")
+    assert re.findall(r"(\d) rows: (\S+) from", out) == [("8", "0.0e+00"), ("5", "0.0e+00")]
+    monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda path: lambda x: x + 1)
+    assert aot_inductor.main(["--tiny"]) == 1
+
+
+@pytest.mark.gpu
+def test_a_package_that_inductor_compiles(example, capsys):
+    assert example("aot_inductor").main(["--tiny"]) == 0
+    assert "3 products by tritemm" in capsys.readouterr().out
+
+
 @without_a_gpu
 @pytest.mark.parametrize(
     ("name", "words", "needs"),
     [
-        *((name, (), ", or --tiny") for name in ("train_gpt", "muon", "batch_invariant")),
+        *(
+            (name, (), ", or --tiny")
+            for name in ("train_gpt", "muon", "batch_invariant", "aot_inductor")
+        ),
         ("muon", ("--time", "64x96", "--tiny"), ""),
     ],
 )

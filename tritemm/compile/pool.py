@@ -188,7 +188,12 @@ class _Lane:
 #: the current directory, which `-c` puts first: a file called torch.py there would be executed.
 _PROGRAM = """
 import sys
+from importlib import util
 sys.path[:] = [{root!r}, *filter(None, sys.path)]
+if util.find_spec({package!r}) is None:  # loaded from a path, by a name of its own
+    spec = util.spec_from_file_location({package!r}, {init!r})
+    sys.modules[{package!r}] = module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
 from {module} import serve
 serve({file})
 """
@@ -203,12 +208,14 @@ class Worker:
     process: subprocess.Popen | Any = None
 
     def _start(self) -> None:
-        root = str(Path(__file__).resolve().parents[2])
+        home = Path(__file__).resolve().parents[1]
+        names = {"package": __name__.removesuffix(".compile.pool"), "module": __name__}
+        paths = {"root": str(home.parent), "init": str(home / "__init__.py")}
         # One thread: the workers together have the cores.
         env = {"TRITON_INTERPRET": "0", "OMP_NUM_THREADS": "1"}
         self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (see close)
         self.connection, its = multiprocessing.Pipe()
-        program = _PROGRAM.format(root=root, module=__name__, file=its.fileno())
+        program = _PROGRAM.format(**paths, **names, file=its.fileno())
         with its:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", program],

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import triton
 from filelock import FileLock
-from platformdirs.unix import Unix
 
 from ..machine import forks
 from ..problem import Matrix, Problem, short_name
@@ -39,10 +38,10 @@ def folder() -> Path | None:
     if own := os.environ.get("TRITEMM_CACHE"):
         return Path(own)
     try:
-        place = Path(Unix("tritemm").user_cache_dir)  # the same on every system
+        place = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError:  # no HOME, and the user is unknown
         return None
-    return place if place.is_absolute() else None  # older platformdirs leave "~/.cache"
+    return place / "tritemm" if place.is_absolute() else None  # XDG: ignore relative paths
 
 
 def path_of(gpu: str) -> Path | None:

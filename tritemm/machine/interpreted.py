@@ -26,8 +26,9 @@ from triton import language as tl
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
-#: The interpreter keeps the place in the grid and what it patches in globals.
-_LOCK = threading.RLock()
+#: The interpreter keeps the place in the grid and what it patches in globals, so all copies of
+#: tritemm in a process share this lock.
+_LOCK = vars(interpreter).setdefault("_tritemm_lock", threading.RLock())
 if hasattr(os, "register_at_fork"):  # a child has no other thread that would put them back
     os.register_at_fork(
         before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import fnmatch
 import itertools
+import logging
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from .converted import Converted, Options, become
 from .layers import Linear, why_not
 from .report import Entry, Report
 
+_LOG = logging.getLogger("tritemm.nn")
 #: Names of a module's layers that may be given the same input.
 _SIBLINGS = (
     ("gate_proj", "up_proj"),
@@ -125,7 +127,9 @@ def convert(
     new = {module for _, module, (done, *_) in found if done == _DONE}
     for name, module in modules if fuse and not batch_invariant else ():
         found.append((name, module, (None, None, _ended(module, new))))
-    return _report(found)
+    report = _report(found)
+    _LOG.info("convert:\n%s", report)
+    return report
 
 
 def restore(model: nn.Module) -> Report:

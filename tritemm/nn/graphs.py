@@ -139,7 +139,7 @@ class _Product(NamedTuple):
 
 def fuse(graph: Graph) -> None:
     """Make the products of a graph fewer, as the head of this module says."""
-    inductor.lower(_MERGED, "torch.ops.tritemm.merged_into", tensors=3, optional=4)
+    inductor.lower(_MERGED, "merged_into", tensors=3, optional=4)
     without_gradient = inductor.is_inference()
     for run in _runs(_products(graph)):
         if not (without_gradient and len(run) == 2 and _gate(graph, *run)):

@@ -17,12 +17,13 @@ from torch import nn
 from ..api.arguments import under_autocast
 from ..api.moe import moe
 from ..dtypes import REAL
+from ..namespace import NAMESPACE
 from ..runtime.torch_private import global_hooks
 from . import float8, layers
 from .converted import Options, by_torch, why_torch
 
 #: What transformers knows the function by.
-NAME = "tritemm"
+NAME = NAMESPACE
 #: Where a module keeps the hooks that its call runs.
 _HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
 #: By the ids of configs, what they named before `convert`; of copies, their modules know it.

@@ -45,7 +45,7 @@ def _gemm(a, b, *args, out=None):
 
 
 def _fake(a, b, *args):
-    inductor.lower(GEMM, "torch.ops.tritemm.gemm_into", optional=2)
+    inductor.lower(GEMM, "gemm_into", optional=2)
     then, options = parted(args)
     return a.new_empty(result_shape(a, b, then.activation), dtype=options[-1])
 
@@ -115,7 +115,7 @@ implement_out(GEMM_OUT, _gemm)
 called_by_inductor("gemm_into", _gemm_into)
 
 
-@register_flop_formula([torch.ops.tritemm.gemm, torch.ops.tritemm.gemm_out])
+@register_flop_formula([GEMM.overloadpacket, GEMM_OUT.overloadpacket])
 def _flops(a_shape, b_shape, *args, out_shape=None, out=None) -> int:
     """Multiplications and additions, of the shapes of a, b and the result."""
     return 2 * a_shape[-1] * math.prod((*(out or out_shape)[:-1], b_shape[-1]))

@@ -8,6 +8,7 @@ depends on an address.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,6 +42,7 @@ from ..runtime.sizes import known
 from ..runtime.torch_private import untraced
 from . import slow
 
+_LOG = logging.getLogger("tritemm.dispatch")
 #: Kinds of gradients that a plan remembers.
 GRADIENTS = 16
 
@@ -55,6 +57,10 @@ class Plan(fast_path.Kind):
         word, precision, accumulate, _ = self.options = options
         self.choice: dispatch.Choice | Any = dispatch.choose_whole(problem, word)
         self.problem = self.choice.problem if self.choice else problem
+        if made := self.choice:
+            _LOG.debug("%s: %s, %s: %s", problem, made.kernel.name, made.config, made.why)
+        else:
+            _LOG.debug("%s: in parts, a product and then torch's activation", problem)
         self.twice = bool(self.choice and self.problem.is_split(self.choice.config.PACK))
         #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
         self.apart = self.choice is None

@@ -11,7 +11,9 @@ what launches.
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -24,6 +26,7 @@ from .maps import Maps
 from .torch_private import current_stream
 from .triton_private import Loaded, Moved, in_boxes, in_clusters
 
+_LOG = logging.getLogger("tritemm.compile")
 #: Compiled kernels that are remembered; there are far fewer than shapes.
 KERNELS = 1 << 14
 
@@ -125,7 +128,10 @@ def compile_kernel(fn, grid, values, options, cluster: int = 1):
     A descriptor may have a `box` that its block only divides.
     """
     triton_private.settle(fn)
+    begin = time.perf_counter()
     compiled = fn.warmup(grid=tuple(grid), **values, **options)
+    seconds = time.perf_counter() - begin
+    _LOG.info("%s: compiled, or read from Triton's cache, in %.2f s", fn.__name__, seconds)
     ordered = (values[name] for name in fn.arg_names if hasattr(values.get(name), "block_shape"))
     boxes = [getattr(descriptor, "box", None) for descriptor in ordered]
     if any(boxes):

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.torch_version import TorchVersion
 
+from ..namespace import NAMESPACE
+
 #: Whether AOTInductor's packages hand types on as others: pytorch/pytorch#169157.
 _MIXES_TYPES = TorchVersion(torch.__version__) < "2.12"
 #: Operators of a graph, and what is to be done to a graph with one.
@@ -43,12 +45,13 @@ def _register_passes() -> None:
     from torch._inductor.fx_passes.post_grad import pass_patterns
     from torch._inductor.pattern_matcher import CallFunctionVarArgs, register_graph_pattern
 
+    mark = f"_{NAMESPACE}_changed"
     while _passes:
         operator, change = _passes.pop()
 
         def once(match, *args, change=change, **named):
-            if not hasattr(match.graph, "_tritemm_changed"):
-                match.graph._tritemm_changed = True
+            if not hasattr(match.graph, mark):
+                setattr(match.graph, mark, True)
                 change(match.graph)
 
         register_graph_pattern(CallFunctionVarArgs(operator), pass_dict=pass_patterns[-1])(once)
@@ -57,9 +60,9 @@ def _register_passes() -> None:
 def lower(operator, name: str, tensors: int = 2, optional: int = 0) -> None:
     """Have Inductor, where it is loaded, call `name(*arguments, out=...)` in place of `operator`.
 
-    `name` is dotted, and begins with torch. The operator takes so many `tensors`, then those that
-    are `optional`, then constants. It returns a new tensor; if its last constant is the type of
-    that, `name` takes all but that. It takes no None for an optional tensor: only those that are
+    `name` is what `called_by_inductor` was given. The operator takes so many `tensors`, then those
+    that are `optional`, then constants. It returns a new tensor; if its last constant is the type
+    of that, `name` takes all but that. It takes no None for an optional tensor: only those that are
     there, and behind the tensors whether each is. In code that is not Python the operator itself is
     called, and where Inductor's parts are not as they were in torch 2.11 to 2.14, with a warning.
     """
@@ -118,7 +121,7 @@ def _lowering(operator, name: str, tensors: int, optional: int, lowering):
             layout=layout,
             inputs=[ir.ExternKernel.realize_input(t) for t in inputs],
             constant_args=(*there, *constants),
-            python_kernel_name=name,
+            python_kernel_name=f"torch.ops.{NAMESPACE}.{name}",
         )
         return ir.TensorBox.create(call)
 

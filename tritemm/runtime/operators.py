@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from ..namespace import NAMESPACE
 from .torch_private import (
     below_autograd,
     compute_requires_grad,
@@ -15,20 +16,21 @@ from .torch_private import (
 )
 
 try:
-    _LIBRARY = torch.library.Library("tritemm", "DEF")
+    _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
 except RuntimeError as error:  # torch lets one library define operators of a name
-    first = getattr(torch.ops.tritemm, "gemm_into", None)
+    first = getattr(getattr(torch.ops, NAMESPACE), "gemm_into", None)
     where = first.__code__.co_filename if first else "elsewhere"
     raise ImportError(
-        f"tritemm is in this process already: {where} has registered its operators, and {__file__} "
-        "would be a second copy. Import one of the two; to import it anew, start Python anew"
+        f"{NAMESPACE} is in this process already: {where} has registered its operators, and "
+        f"{__file__} would be a second copy. Import one of the two; to import it anew, start "
+        "Python anew"
     ) from error
 
 
 def define(schema: str) -> torch._ops.OpOverload:
     """The operator tritemm:: of this schema, which nothing implements yet."""
     name = _LIBRARY.define(schema)
-    return getattr(torch.ops.tritemm, name.removeprefix("tritemm::")).default
+    return getattr(getattr(torch.ops, NAMESPACE), name.removeprefix(f"{NAMESPACE}::")).default
 
 
 def implement(operator: torch._ops.OpOverload, function: Callable, *keys: str) -> None:
@@ -111,4 +113,4 @@ def called_by_inductor(name: str, function: Callable) -> None:
 
     By such a name, because generated code imports torch and is kept between processes.
     """
-    setattr(torch.ops.tritemm, name, function)
+    setattr(getattr(torch.ops, NAMESPACE), name, function)
