@@ -20,14 +20,14 @@ from perf.problems import read_suite
 from perf.rows import Row, recorded
 from perf.rungs import both_ladders, one_ladder
 from perf.select import latest_compare, latest_ladder, problems_of
-from perf.views import Selection, full_suite
+from perf.views import Selection, full_suite, newest_suite
 from tools import suite_record
 from tritemm.rungs import RUNGS
 
 from . import commands, concept_pages, conformance, correspondence, cost_model, excerpt, supported
 from . import pictures as drawn
 from .cards import OTHER, TUNED
-from .lessons import FOLDER, page_of
+from .lessons import FOLDER, page_of, wins
 from .lessons import pages as tutorial
 from .primer import occupancy
 from .races import parts as races
@@ -99,8 +99,10 @@ def drawings() -> dict[Path, str]:
 
 
 def ladder_table(rows: list[Row], folder: str) -> str:
-    """One line per rung: link, what it adds, its sign, its speed at the headline case."""
+    """One line per rung: link, what it adds, its sign, its speed at the headline case, and its best
+    one on the suite."""
     size, layout = HEADLINE
+    suite = newest_suite(rows, TUNED)
     newest = {row.rung: row for row in latest_ladder(rows, size=size, layout=layout)}
     lines = []
     for kernel in RUNGS:
@@ -109,9 +111,13 @@ def ladder_table(rows: list[Row], folder: str) -> str:
         adds = kernel.header["Adds to"].partition(": ")[2] or kernel.title
         speed = (f"{row.tflops:.3g}", ratio(row)) if row and row.us else ("", "")
         link = f"[{kernel.number:02} {kernel.name}]({folder}{page_of(kernel).name})"
-        lines.append([link, adds, signs, *speed])
-    table = tables.Table(["rung", "adds", "signs on sm_90", "TFLOP/s", "x cuBLAS"], lines, words=3)
-    return tables.markdown([table, newest and tables.caption(list(newest.values())) + "."])
+        lines.append([link, adds, signs, *speed, wins.best(suite, kernel.name)])
+    head = ["rung", "adds", "signs on sm_90", "TFLOP/s", "x cuBLAS", "best on the suite"]
+    said = newest and (
+        f"{tables.caption(list(newest.values()))}. The last column is of the suite's shapes for "
+        f"which `tritemm.matmul` takes the rung: {tables.origin(suite)}."
+    )
+    return tables.markdown([tables.Table(head, lines, words=3, tail=1), said])
 
 
 def ratio(row: Row) -> str:

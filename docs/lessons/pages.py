@@ -17,14 +17,14 @@ from tritemm.compile.asm import own_type
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
-from . import instructions, lessons, measured, page_of
+from . import instructions, lessons, measured, page_of, whole, wins
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The products of the figures: size and layout.
 CASES = ((8192, "NN"), (8192, "NT"), (4096, "NN"), (4096, "NT"))
 #: Of each, the rows by their rungs; cuBLAS's is None.
 Ladders = Mapping[tuple[int, str], Mapping[str | None, Row]]
-PARTS = ("facts", "counters", "instructions", "figure", "exercise", "commands")
+PARTS = ("facts", "counters", "kernel", "instructions", "figure", "exercise", "commands")
 
 
 def pages(rows: list[Row]) -> dict[Path, str]:
@@ -34,7 +34,8 @@ def pages(rows: list[Row]) -> dict[Path, str]:
         path = page_of(kernel)
         text = path.read_text() if path.exists() else template(kernel)
         timed = figure(kernel, suite, ladders) or raced(rows, lambda r, k=kernel: r.rung == k.name)
-        text = excerpt.filled(text, parts(kernel, timed))
+        shown = "\n\n".join(filter(None, [timed, wins.table(suite, kernel.name)]))
+        text = excerpt.filled(text, parts(kernel, shown))
         found[path] = excerpt.fill(text, path.relative_to(ROOT))
     return found
 
@@ -61,6 +62,7 @@ def parts(kernel: Kernel, timed: str) -> dict[str, str]:
     return {
         "facts": facts(kernel),
         "counters": measured.table(lesson),
+        "kernel": whole.kernel(kernel),
         "instructions": instructions.table(kernel, lesson.below),
         "figure": timed,
         "exercise": exercise(kernel),

@@ -12,7 +12,7 @@ import pytest
 from docs import code, excerpt, exercises, races, record
 from docs.cards import TUNED
 from docs.exercises.__main__ import main
-from docs.lessons import instructions, lessons, measured, page_of, pages
+from docs.lessons import instructions, lessons, measured, page_of, pages, whole, wins
 from docs.lessons.pages import PARTS, parts
 from perf.__main__ import parser as perf_parser
 from perf.machine import Environment
@@ -284,3 +284,27 @@ def test_what_goes_wrong_is_said(status, body, sentence, tmp_path, capsys):
     assert main(["simt", str(file)]) == status
     said = {1: (f"Not yet. {sentence}\n", ""), 2: ("", f"{file}{sentence}\n")}
     assert tuple(capsys.readouterr()) == said[status]
+
+
+@rungs
+def test_the_whole_kernel_is_on_its_page(kernel):
+    """And each part that it takes from another file has a sentence, and a link that leads there."""
+    text, path = whole.kernel(kernel), whole.KERNELS / f"{kernel.module.rpartition('.')[2]}.py"
+    assert path.read_text().rstrip() in text
+    named = set(re.findall(r"^- (?:`\w+` of )?\[(.+?)\]\((.+?)\): \S.*\.$", text, re.M))
+    assert {name for name, _ in named} and all(
+        (page_of(kernel).parent / link).resolve() == whole.KERNELS / name for name, link in named
+    )
+
+
+def test_what_a_rung_wins_is_of_the_suite(monkeypatch):
+    """The best shapes first, those with odd sizes last, and nothing of a rung that none takes."""
+    suite = newest_suite(recorded(), TUNED)
+    shown = {kernel.name: wins.taken(suite, kernel.name) for kernel in RUNGS}
+    assert sum(map(len, shown.values())) == len({row.id for row in suite})
+    for name, own in shown.items():
+        plain = [r.ratio.p50 for r in own if not wins.odd(r.ours)]
+        assert plain == sorted(plain, reverse=True)
+        assert [r.ratio.p50 for r in own][: len(plain)] == plain
+        assert wins.best(suite, name).startswith(f"{plain[0]:.2f}: " if plain else "")
+        assert bool(wins.table(suite, name)) == bool(own)
