@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, TextIO
 
-import numpy as np
 import torch
 
 from docs.exercises import Wrong, told
@@ -66,7 +65,7 @@ class Product:
         )
 
     def __str__(self) -> str:
-        said = [f"with M = {self.M}, N = {self.N}, K = {self.K}"]
+        said = [f"M = {self.M}, N = {self.N}, K = {self.K}"]
         for name, stored in zip("ABC", self.stored, strict=True):
             if STORED[stored]:
                 said.append(f"{name} {STORED[stored]}")
@@ -93,7 +92,7 @@ def multiply(module: ModuleType, name: str, case: Product, grid: tuple[int, ...]
              said: str = "", **constants: Any) -> None:  # fmt: skip
     """Check a kernel that has the usual arguments of the ladder, on one product.
 
-    `said` begins what is said of a wrong result. A clue's guess is a function of A and B in fp64.
+    `said` is what else is said of the case. A clue's guess is a function of A and B in fp64.
     """
     a, b, c = case.matrices()
     strides = [stride for each in (a, b, c) for stride in each.tensor.stride()]
@@ -119,7 +118,7 @@ def launch(module: ModuleType, name: str, grid: tuple[int, ...], *arguments: Any
     given = [each.tensor if isinstance(each, Matrix) else each for each in arguments]
     looker = Looker(module.__file__, matrices, grid, once, seed)
     kernel = found(module, name)
-    with WATCHDOG.limited(), looker.looking(), np.errstate(all="ignore"):
+    with WATCHDOG.limited(), looker.looking():
         try:
             kernel[grid](*given, **constants)
         except Exception as error:
@@ -153,13 +152,14 @@ def compare(case: str, got: Matrix, want: torch.Tensor,
     if not differs.any():
         return
     if (missing := torch.from_numpy(got.owners() < 0)).any():
-        raise Wrong(
-            f"{case[0].upper()}{case[1:]}: no program stores {_first(got, missing)}.{_extent(missing)}"
-        )
+        said = f"no program stores {_first(got, missing)}."
+        raise Wrong(f"{case}: {said}{_extent(missing, 'left out')}")
     place = tuple(differs.nonzero()[0].tolist())
     said = f"{_first(got, differs)} is {values[place]:.6g}; it should be {want[place]:.6g}."
-    clue = next((f" {clue}" for guess, clue in clues if torch.equal(values, guess.double())), "")
-    raise Wrong(f"{case}: {said}{_extent(differs, 'wrong')}{clue}")
+    clue = next((clue for guess, clue in clues if torch.equal(values, guess.double())), "")
+    if values[place].isnan():
+        clue = "What a load masks out may have any value, here NaN, unless it has `other`."
+    raise Wrong(f"{case}: {said}{_extent(differs, 'wrong')} {clue}".rstrip())
 
 
 def _first(matrix: Matrix, which: torch.Tensor) -> str:
@@ -174,7 +174,7 @@ def _extent(which: torch.Tensor, what: str) -> str:
         return ""
     if count == which.numel():
         return f" All elements are {what}."
-    names = ("rows", "columns") if which.dim() == 2 else ("elements",)
+    names = ("rows", "columns") if which.dim() == 2 else ("places",)
     for name, own, size in zip(names, which.nonzero().T, which.shape, strict=True):
         first, last = int(own.min()), int(own.max())
         if last - first + 1 < size:

@@ -74,8 +74,8 @@ def check(module):
         chunks = depth // 8
         if (most := max(chunk ^ phase for phase in phases for chunk in range(chunks))) >= chunks:
             raise Wrong(
-                f"{case}, per_phase = {layout.per_phase} and max_phase = {layout.max_phase}, a chunk "
-                f"would be at place {most} of its row, which has only {chunks} places."
+                f"{case}, per_phase = {layout.per_phase} and max_phase = {layout.max_phase}: a "
+                f"chunk would be at place {most} of its row, which has only {chunks} places."
             )
         banks_apart(layout, depth, case)
 

@@ -69,5 +69,5 @@ def check(module):
         count, across = tiles(case, 16, 16)
         for programs in (*PROGRAMS, count * across):
             blocks = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 32}
-            said = f"with {programs} programs and {count} x {across} tiles, "
+            said = f"P = {programs}, "
             multiply(module, "persistent_kernel", case, (programs,), said=said, **blocks)

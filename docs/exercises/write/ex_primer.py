@@ -42,4 +42,4 @@ def check(module):
                     for seed, name in enumerate("xy"))  # fmt: skip
             out = Matrix("out", (n,), dtype)
             launch(module, "add_kernel", (-(-n // block),), x, y, out, n, BLOCK=block)
-            compare(f"with n = {n} and BLOCK = {block}", out, x.tensor + y.tensor)
+            compare(f"With n = {n} and BLOCK = {block}", out, x.tensor + y.tensor)

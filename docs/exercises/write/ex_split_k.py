@@ -94,7 +94,7 @@ def check(module):
         whole = K // parts * parts
         lost = a.tensor[:, :whole].double() @ b.tensor[:whole].double()
         clue = f"It is the sum over the first {whole} elements of K: no part has the rest."
-        said = f"{case} and {parts} parts"
+        said = f"With {case} and {parts} parts"
         compare(said, run(module, case, a, b, parts), want, [(lost, clue)])
     same_bits(module)
 

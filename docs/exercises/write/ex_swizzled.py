@@ -68,7 +68,7 @@ def in_groups(order, tiles_m, tiles_n, group):
         if rows + cols > least:
             raise Wrong(
                 f"{case} the first {WAVE} programs need {rows} rows of tiles of A and {cols} "
-                f"columns of tiles of B, {rows + cols} together; in the grouped order it is {least}."
+                f"columns of B, {rows + cols} together; in the grouped order they need {least}."
             )
     for pid in range(tiles_m * tiles_n):
         if pid not in place:

@@ -41,8 +41,8 @@ class Matrix:
         self.stored = stored
         strides = _strides(self.shape, stored)
         count = 1 + sum((n - 1) * stride for n, stride in zip(self.shape, strides, strict=True))
-        poison = float("nan") if dtype.is_floating_point else -77
-        self.storage = torch.full((count + 2 * GUARD,), poison, dtype=dtype)
+        self.storage = torch.zeros(count + 2 * GUARD, dtype=dtype)
+        self.storage.fill_(poison(self.storage.numpy().dtype).item())
         self.tensor = self.storage.as_strided(self.shape, strides, GUARD)
         own = np.arange(len(self.storage), dtype=np.int32)
         self._own = np.zeros(len(self.storage), bool)
@@ -97,20 +97,20 @@ def _strides(shape: tuple[int, ...], stored: str) -> tuple[int, ...]:
 
 @dataclasses.dataclass
 class Looker:
-    """Looks at each access of a kernel, and gives programs their turn in a random order."""
+    """Looks at each access of a kernel, and lets its programs run in some order."""
 
     file: str
     matrices: Sequence[Matrix]
     grid: tuple[int, ...]
     #: Whether an element may be stored only once.
     once: bool
-    #: Of the order in which programs run.
+    #: Of a random order of the programs; 0: as they are numbered.
     seed: int
 
     def __post_init__(self) -> None:
         programs = [(x, y) for x in range(self.grid[0]) for y in range((*self.grid, 1)[1])]
         turns = random.Random(self.seed).sample(programs, len(programs))
-        self._turn = dict(zip(programs, turns, strict=True))
+        self._turn = dict(zip(programs, turns if self.seed else programs, strict=True))
         self._stored = {each.name: np.full_like(each.owner, -1) for each in self.matrices}
 
     @contextlib.contextmanager
@@ -118,9 +118,12 @@ class Looker:
         names = ("create_masked_load", "create_masked_store", "create_atomic_rmw", "set_grid_idx")
         usual = {name: getattr(InterpreterBuilder, name) for name in names}
 
-        def load(builder, ptrs, mask, *more, **named):
+        def load(builder, ptrs, mask, other, *more, **named):
             self.look(builder, "loads", ptrs, mask)
-            return usual["create_masked_load"](builder, ptrs, mask, *more, **named)
+            loaded = usual["create_masked_load"](builder, ptrs, mask, other, *more, **named)
+            if other is None:  # any values, as on a GPU; the interpreter's own are zeros
+                loaded.data = np.where(_data(mask), loaded.data, poison(loaded.data.dtype))
+            return loaded
 
         def store(builder, ptrs, value, mask, *more, **named):
             self.look(builder, "stores", ptrs, mask)
@@ -139,8 +142,7 @@ class Looker:
 
     def look(self, builder: Any, does: str, ptrs: Any, mask: Any) -> None:
         """`Wrong` if the access touches anything but the tensors' elements."""
-        mask = mask if isinstance(mask, np.ndarray) else mask.data  # as descriptors give it
-        addresses = ptrs.data[np.broadcast_to(mask, ptrs.data.shape).astype(bool)]
+        addresses = ptrs.data[np.broadcast_to(_data(mask), ptrs.data.shape).astype(bool)]
         if not addresses.size:
             return
         matrix = min(self.matrices, key=lambda each: _distance(each, addresses[0]))
@@ -163,7 +165,7 @@ class Looker:
         if does == "stores" and self.once and again.size:
             raise Wrong(
                 f"{who} {matrix.called(again[0])}, which program {self.called(before[again[0]])} "
-                "has stored before: the work is done twice."
+                "has stored already."
             )
         before[places] = matrix.owner[places] = program
 
@@ -171,6 +173,16 @@ class Looker:
         """Its number, or its pair of numbers."""
         pair = np.unravel_index(program, (*self.grid, 1)[:2])
         return str(int(pair[0]) if len(self.grid) == 1 else tuple(map(int, pair)))
+
+
+def poison(dtype: np.dtype) -> Any:
+    """What no result should have come from."""
+    return dtype.type(-77 if dtype.kind == "i" else "nan")
+
+
+def _data(mask: Any) -> np.ndarray:
+    """A mask's values; of descriptors it is those alone."""
+    return mask if isinstance(mask, np.ndarray) else mask.data
 
 
 def _distance(matrix: Matrix, address: int) -> int:

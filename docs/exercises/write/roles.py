@@ -18,7 +18,7 @@ from .machine import plain
 
 #: Orders that are tried, and who comes first in the first of them; the others are random.
 ORDERS = 12
-FIRST = (("load", "TMA", "add"), ("add", "TMA", "load"), ("add", "load", "TMA"))
+FIRST = (("add", "TMA", "load"), ("add", "load", "TMA"), ("load", "TMA", "add"))
 ROWS, BYTES = 64, 64 * 64 * 2
 
 
