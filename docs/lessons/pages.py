@@ -168,8 +168,8 @@ def kernel_asked(name: str) -> str:
     file = write.name_of(name)
     return "\n".join([
         f"**Write a kernel: {first[0].lower()}{first[1:]}**", "", rest, "",
-        f"The first command writes `{file}`, the kernel with a part for you to write. The second "
-        "checks it, without a GPU:", "",
+        f"The first command writes `{file}`, in which your part is marked.",
+        "The second checks it, without a GPU:", "",
         "```console", command, f"{command} {file}", "```", "",
         *folded("A hint", write.hint(name)), "",
         *folded("A solution", "```python", write.parts(name), "```"),

@@ -95,7 +95,7 @@ MISTAKES = (
             "UnboundLocalError"),
     Mistake("persistent", "= tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)",
             "= tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32) if tile == first else acc",
-            "should be"),
+            "The sums of the tile before are still in it."),
     Mistake("warp_specialized", "(n // STAGES + 1) % 2", "n // STAGES % 2",
             "the kernel hangs: `load`"),
     Mistake("warp_specialized", "full.index(stage), n // STAGES % 2", "full.index(stage), n % 2",

@@ -98,9 +98,8 @@ def multiply(module: ModuleType, name: str, case: Product, grid: tuple[int, ...]
     strides = [stride for each in (a, b, c) for stride in each.tensor.stride()]
     launch(module, name, grid, a, b, c, case.M, case.N, case.K, *strides, **constants)
     exact = a.tensor.double(), b.tensor.double()
-    compare(
-        f"{said}{case}", c, exact[0] @ exact[1], [(guess(*exact), said) for guess, said in clues]
-    )
+    guesses = [(guess(*exact), clue) for guess, clue in clues]
+    compare(f"With {said}{case}", c, exact[0] @ exact[1], guesses)
 
 
 def tiles(case: Product, rows: int, columns: int) -> tuple[int, int]:

@@ -74,7 +74,7 @@ def checked(pairs: Sequence[tuple[str, str]], seconds: float = LIMIT) -> list[st
         command = [sys.executable, "-m", "docs.exercises.write.child", report.name, str(seconds)]
         # If even the child's own limit doesn't end it.
         patience = 60 + len(files) * 20 * seconds
-        environment = os.environ | {"TRITON_INTERPRET": "1"}
+        environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONUNBUFFERED": "1"}
         try:
             done = subprocess.run(
                 [*command, *words], cwd=ROOT, env=environment, timeout=patience

@@ -1,7 +1,7 @@
 """How does the loop over K end?
 
-The kernel walks along K in steps of BLOCK_K. The loop below skips the elements that remain when K
-is not a multiple of BLOCK_K. `tl.dot` multiplies whole blocks only, so the last step needs whole
+The kernel walks along K in steps of BLOCK_K. As given, the loop skips the elements that remain when
+K is not a multiple of BLOCK_K. `tl.dot` multiplies whole blocks only, so the last step needs whole
 blocks too, with zeros for what is past the end of K. Complete the loop.
 """
 

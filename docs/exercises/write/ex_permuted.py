@@ -5,7 +5,7 @@ same chunk of eight rows at once: of rows 0 to 7, of rows 8 to 15, and so on. A 
 or 16 bytes. Shared memory has 32 banks of 4 bytes each, and the eight chunks arrive at once only if
 no two of them share a bank. In `gl.SwizzledSharedLayout(vec, per_phase, max_phase, order)` a chunk
 has `vec` elements, and chunk c of row r is at place c ^ (r // per_phase % max_phase) of its row.
-The layout below is plain. Choose per_phase and max_phase for rows of 16, 32, 64 and 128 elements.
+The given layout is plain. Choose per_phase and max_phase for rows of 16, 32, 64 and 128 elements.
 """
 
 from triton.experimental import gluon

@@ -1,15 +1,15 @@
 """Which tiles does a program compute?
 
 There are as many programs as the GPU has SMs, and C may have more tiles than that, or fewer.
-Program p computes the tiles p, p + P, p + 2 P and so on, where P is the number of programs. Below,
-each program computes a single tile. Make it walk over all of its tiles, and make sure that the sums
-of one tile do not end up in the next.
+Program p computes the tiles p, p + P, p + 2 P and so on, where P is the number of programs. As
+given, each program computes a single tile. Make it walk over all of its tiles, and make sure that
+the sums of one tile do not end up in the next.
 """
 
 import triton
 import triton.language as tl
 
-from .checker import STRIDED, multiply, tiles
+from .checker import STRIDED, multiply
 
 
 @triton.jit
@@ -60,14 +60,35 @@ HINT = """
 if there are fewer tiles than that, the program has nothing to do. What stands before the loop runs
 only once, so whatever each tile needs afresh belongs inside the loop.
 """
-#: More tiles than programs, as many, and fewer.
+BLOCK = 16
+#: Fewer programs than tiles, and more.
 PROGRAMS = (4, 1, 13)
+
+
+CARRIED = "The sums of the tile before are still in it."
 
 
 def check(module):
     for case in STRIDED[:4]:
-        count, across = tiles(case, 16, 16)
-        for programs in (*PROGRAMS, count * across):
-            blocks = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 32}
+        for programs in PROGRAMS:
+            clue = (lambda a, b, programs=programs: carried(a, b, programs), CARRIED)
+            blocks = {"BLOCK_M": BLOCK, "BLOCK_N": BLOCK, "BLOCK_K": 32}
             said = f"P = {programs}, "
-            multiply(module, "persistent_kernel", case, (programs,), said=said, **blocks)
+            multiply(module, "persistent_kernel", case, (programs,), (clue,), said, **blocks)
+
+
+def carried(a, b, programs):
+    """C if each tile of a program begins with the sums of the one before."""
+    product = a @ b
+    M, N = product.shape
+    corners = [(row, col) for row in range(0, M, BLOCK) for col in range(0, N, BLOCK)]
+    c = product.clone()
+    for program in range(programs):
+        sums = 0
+        for row, col in corners[program::programs]:
+            rows, cols = (
+                [(at + i) % size for i in range(BLOCK)] for at, size in ((row, M), (col, N))
+            )
+            sums = sums + product[rows][:, cols]
+            c[row : row + BLOCK, col : col + BLOCK] = sums[: M - row, : N - col]
+    return c

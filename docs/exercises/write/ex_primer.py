@@ -1,8 +1,8 @@
 """Which elements may a program touch?
 
 The kernel adds two vectors of n elements. Each program adds BLOCK of them. If n is not a multiple
-of BLOCK, the last program has fewer elements left than that, and the kernel below reads and writes
-past the end of the vectors. Make it load and store only elements that exist.
+of BLOCK, the last program has fewer elements left than that. As given, the kernel then reads and
+writes past the end of the vectors. Make it load and store only elements that exist.
 """
 
 import triton

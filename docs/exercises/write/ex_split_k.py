@@ -1,6 +1,6 @@
 """How do several programs add to the same tile?
 
-Program (tile, part) multiplies one of PARTS ranges of K. The kernel below has two faults. It loses
+Program (tile, part) multiplies one of PARTS ranges of K. The given kernel has two faults. It loses
 the end of K if K is not a multiple of PARTS. And it adds its sums to C with `tl.atomic_add`, so the
 order of the additions depends on which program comes first; rounding depends on that order, and two
 runs may differ. Cover all of K, and store each program's sums in P instead: part p has the rows p *

@@ -4,7 +4,7 @@ C has `tiles_m` x `tiles_n` tiles, one for each program. Programs with neighbour
 the same time, so they should share what they read of A and B in the L2 cache. In the grouped order,
 programs walk down GROUP_M rows of tiles, then move on to the next column; after the last column
 they continue with the next GROUP_M rows. The last group may have fewer rows. This kernel does not
-multiply: each program writes its number at its tile, which shows the order. Below, the programs
+multiply: each program writes its number at its tile, which shows the order. As given, the programs
 walk along the rows. Make them follow the grouped order.
 """
 

@@ -1,7 +1,7 @@
 """Where is a tile in memory, and where is the next one?
 
 In each step of K a program loads a tile of A, [BLOCK_M, BLOCK_K], and a tile of B, [BLOCK_K,
-BLOCK_N]. The pointers below are right only for matrices stored by rows without gaps. Write the
+BLOCK_N]. The given pointers are right only for matrices stored by rows without gaps. Write the
 pointers to the first two tiles, and move them to the next two, for operands with any strides: A and
 B may be transposed, or every second column of a larger matrix. Let rows of A past M and columns of
 B past N wrap around to valid ones; the mask of the store discards what they produce.

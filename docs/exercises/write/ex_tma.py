@@ -3,8 +3,8 @@
 A tensor descriptor holds the address, shape and strides of a matrix, and the shape of a block. Its
 `load` takes the position of a block's first element, and TMA fills what is outside the matrix with
 zeros, so the kernel needs no pointers and no masks. A is M x K. B is stored transposed, as N x K,
-like the weight of `torch.nn.functional.linear`. The loads and the store below count in blocks, and
-the load of B assumes that it is stored as K x N. Correct the three.
+like the weight of `torch.nn.functional.linear`. The given loads and the given store count in
+blocks, and the load of B assumes that it is stored as K x N. Correct the three.
 """
 
 import triton

@@ -3,11 +3,11 @@
 The kernel adds up the tiles of a tall matrix. One warp, the producer, runs `load`: TMA copies the
 tile of each step into a stage of the ring. The other warps, the consumer, run `add`. When a copy
 arrives, it completes a phase of its stage's `full` barrier; when the consumer arrives at the
-stage's `empty` barrier, it completes a phase of that. A barrier starts with no phase complete.
-`mbarrier.wait(bar, 0)` passes while the number of complete phases is odd, and `mbarrier.wait(bar,
-1)` passes while it is even. The kernel below hangs. Repair it, and then repair what the hang was
-hiding: the consumer must not read a stage before its tile arrives, and the producer must not
-overwrite a stage before it has been read.
+stage's `empty` barrier, it completes a phase of that. A barrier starts with no phase complete. A
+wait for parity 0 passes while the number of complete phases is odd, and a wait for parity 1 passes
+while it is even. As given, the kernel hangs. Repair it, and then repair what the hang was hiding:
+the consumer must not read a stage before its tile arrives, and the producer must not overwrite a
+stage before it has been read.
 """
 
 from triton.experimental import gluon
