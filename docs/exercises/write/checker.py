@@ -21,7 +21,7 @@ INTEGER = torch.int32
 class Watchdog:
     """Ends the process when a step takes too long, with the stacks of all threads in `report`."""
 
-    seconds: float = 10
+    seconds: float = 0
     report: TextIO | None = None
 
     @contextlib.contextmanager
@@ -108,14 +108,14 @@ def tiles(case: Product, rows: int, columns: int) -> tuple[int, int]:
 
 
 def launch(module: ModuleType, name: str, grid: tuple[int, ...], *arguments: Any,
-           once: bool = True, seed: int = 0, **constants: Any) -> None:  # fmt: skip
+           seed: int = 0, **constants: Any) -> None:  # fmt: skip
     """Run a kernel of the file on these arguments, of which matrices become tensors.
 
-    `Wrong` if it raises, or touches what it shouldn't.
+    `Wrong` if it raises, touches what it shouldn't, or stores an element twice.
     """
     matrices = [each for each in arguments if isinstance(each, Matrix)]
     given = [each.tensor if isinstance(each, Matrix) else each for each in arguments]
-    looker = Looker(module.__file__, matrices, grid, once, seed)
+    looker = Looker(module.__file__, matrices, grid, seed)
     kernel = found(module, name)
     with WATCHDOG.limited(), looker.looking():
         try:

@@ -15,6 +15,9 @@ from pathlib import Path
 from . import every, hint, name_of, question, start
 
 ROOT = Path(__file__).resolve().parents[3]
+#: That kernels are interpreted; that what they print is seen even if the process is ended; and that
+#: no folder appears beside the file.
+SETTINGS = ("TRITON_INTERPRET", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 #: Seconds that one launch of a kernel may take.
 LIMIT = 20
 
@@ -74,7 +77,7 @@ def checked(pairs: Sequence[tuple[str, str]], seconds: float = LIMIT) -> list[st
         command = [sys.executable, "-m", "docs.exercises.write.child", report.name, str(seconds)]
         # If even the child's own limit doesn't end it.
         patience = 60 + len(files) * 20 * seconds
-        environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONUNBUFFERED": "1"}
+        environment = os.environ | dict.fromkeys(SETTINGS, "1")
         try:
             done = subprocess.run(
                 [*command, *words], cwd=ROOT, env=environment, timeout=patience

@@ -11,9 +11,9 @@ The given layout is plain. Choose per_phase and max_phase for rows of 16, 32, 64
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from docs.pictures.banks import BANKS, CHUNK, place
 from tritemm.kernels.device import mma_sync as mma
 
+from ...pictures.banks import BANKS, CHUNK, place
 from .checker import WATCHDOG, Wrong, explained, found
 
 

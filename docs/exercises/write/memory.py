@@ -102,8 +102,6 @@ class Looker:
     file: str
     matrices: Sequence[Matrix]
     grid: tuple[int, ...]
-    #: Whether an element may be stored only once.
-    once: bool
     #: Of a random order of the programs; 0: as they are numbered.
     seed: int
 
@@ -162,7 +160,7 @@ class Looker:
             raise Wrong(f"{who} {matrix.called(places[0])}, which is an input.")
         before = self._stored[matrix.name]
         again = places[before[places] >= 0]
-        if does == "stores" and self.once and again.size:
+        if does == "stores" and again.size:
             raise Wrong(
                 f"{who} {matrix.called(again[0])}, which program {self.called(before[again[0]])} "
                 "has stored already."
