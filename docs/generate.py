@@ -27,7 +27,8 @@ from tritemm.rungs import RUNGS
 from . import commands, concept_pages, conformance, correspondence, cost_model, excerpt, supported
 from . import pictures as drawn
 from .cards import OTHER, TUNED
-from .lessons import FOLDER, page_of, wins
+from .exercises import write
+from .lessons import FOLDER, page_of
 from .lessons import pages as tutorial
 from .primer import occupancy
 from .races import parts as races
@@ -35,6 +36,8 @@ from .types import page as types
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
+#: The page in front of the ladder's.
+PRIMER = FOLDER / "00_primer.md"
 SIZES, LAYOUTS = (4096, 8192), ("NN", "NT")
 #: The case of the README's table and of the Triton ladder's figure.
 HEADLINE = (8192, "NN")
@@ -88,8 +91,8 @@ def pages() -> dict[Path, str]:
         texts[path] = excerpt.page(path, parts)
     contents = FOLDER / "index.md"
     texts[contents] = excerpt.page(contents, {"pages": ladder_table(rows, "")})
-    primer = FOLDER / "00_primer.md"
-    texts[primer] = excerpt.page(primer, occupancy.parts())
+    if PRIMER.exists():
+        texts[PRIMER] = excerpt.page(PRIMER, {"exercise": tutorial.kernel_asked(write.PRIMER)})
     return texts
 
 

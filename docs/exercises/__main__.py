@@ -1,4 +1,7 @@
-"""Lists the tutorial's exercises, asks the question of one, or checks a file's answer to it."""
+"""Lists the tutorial's exercises, asks the question of one, or checks a file's answer to it.
+
+`write` in front of a rung is for the exercises in which you write a kernel instead of a function.
+"""
 
 import argparse
 import runpy
@@ -9,18 +12,22 @@ from pathlib import Path
 from tritemm.machine.command import status_of
 
 from . import Wrong, check, every, question, signature, told
+from .write import command
 
 
 def main(argv: list[str] | None = None) -> int:
     """0; 1 if the answer is wrong; 2 if there is none to check."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["write"]:
+        return command.main(argv[1:])
     parser = argparse.ArgumentParser(prog="python -m docs.exercises", description=__doc__)
     parser.add_argument("rung", nargs="?", choices=every(), help="ask its question")
     parser.add_argument("file", nargs="?", help="check the function `answer` in this file")
     args = parser.parse_args(argv)
     if args.rung is None:
         for rung in every():
-            print(f"{rung:18} {question(rung).splitlines()[0]}")
-        return 0
+            print(f"{rung:24} {question(rung).splitlines()[0]}")
+        return command.listed()
     if args.file is None:
         print(f"{question(args.rung)}\n\nWrite {signature(args.rung)} into a file, and name it.")
         return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from docs import code, excerpt, exercises
 from docs.cards import TUNED
+from docs.exercises import write
 from docs.races import raced
 from perf import tables
 from perf.rows import Row
@@ -157,19 +158,41 @@ def joules(kernel: Kernel) -> str:
 
 
 def exercise(kernel: Kernel) -> str:
+    """What the page asks: for a function, and for a kernel."""
+    found = [function_asked(kernel.name)] if kernel.name in exercises.every() else []
+    found += [kernel_asked(kernel.name)] if kernel.name in write.every() else []
+    return "\n\n".join(found) or "None yet."
+
+
+def function_asked(rung: str) -> str:
     """The question, how to have an answer checked, and a solution to be opened."""
-    if kernel.name not in exercises.every():
-        return "None yet."
-    first, _, rest = exercises.question(kernel.name).partition("\n\n")
-    head = f"def {exercises.signature(kernel.name)}:  # in answer.py"
+    first, _, rest = exercises.question(rung).partition("\n\n")
     return "\n".join([
         f"**{first}**", "", rest, "",
         "Write the function into a file and have it checked, without a GPU:", "",
-        "```python", head, "    ...", "```", "",
-        "```console", f"$ python -m docs.exercises {kernel.name} answer.py", "```", "",
-        "<details><summary>A solution</summary>", "",
-        "```python", exercises.solution(kernel.name), "```", "", "</details>",
+        "```python", f"def {exercises.signature(rung)}:  # in answer.py", "    ...", "```", "",
+        "```console", f"$ python -m docs.exercises {rung} answer.py", "```", "",
+        *folded("A solution", "```python", exercises.solution(rung), "```"),
     ])  # fmt: skip
+
+
+def kernel_asked(name: str) -> str:
+    """The same for the kernel of a rung or of the primer, and a hint."""
+    first, _, rest = write.question(name).partition("\n\n")
+    command = f"$ python -m docs.exercises write {name}"
+    file = write.name_of(name)
+    return "\n".join([
+        f"**Write a kernel: {first[0].lower()}{first[1:]}**", "", rest, "",
+        f"The first command writes `{file}`, in which your part is marked.",
+        "The second checks it, without a GPU:", "",
+        "```console", command, f"{command} {file}", "```", "",
+        *folded("A hint", write.hint(name)), "",
+        *folded("A solution", "```python", write.parts(name), "```"),
+    ])  # fmt: skip
+
+
+def folded(summary: str, *lines: str) -> tuple[str, ...]:
+    return f"<details><summary>{summary}</summary>", "", *lines, "", "</details>"
 
 
 def commands(kernel: Kernel) -> str:

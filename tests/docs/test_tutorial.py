@@ -11,6 +11,7 @@ import pytest
 
 from docs import code, excerpt, exercises, races, record
 from docs.cards import TUNED
+from docs.exercises import write
 from docs.exercises.__main__ import main
 from docs.lessons import instructions, lessons, measured, page_of, pages, whole, wins
 from docs.lessons.pages import PARTS, parts
@@ -49,6 +50,7 @@ def test_a_rung_without_records_has_a_page(monkeypatch):
     """So a new rung costs two files, and its page says what to run."""
     monkeypatch.setattr(code, "load", dict)
     monkeypatch.setattr(exercises, "every", list)
+    monkeypatch.setattr(write, "every", list)
     text = "\n".join(parts(RUNGS[1], races.raced([], bool)).values())
     assert "Not yet recorded" in text and "Not yet measured." in text and "None yet." in text
 
@@ -242,7 +244,8 @@ def test_the_command_checks_a_file(rung, tmp_path, capsys):
 
 def test_the_command_lists_asks_and_refuses(tmp_path, capsys):
     assert main([]) == 0
-    assert re.findall(r"^\w+", capsys.readouterr().out, re.M) == exercises.every()
+    listed = re.findall(r"^(?:write )?\w+", capsys.readouterr().out, re.M)
+    assert listed == [*exercises.every(), *(f"write {rung}" for rung in write.every())]
     assert main(["tiled"]) == 0
     assert "answer(sums" in capsys.readouterr().out
     assert main(["tiled", str(tmp_path / "none.py")]) == 2
