@@ -14,7 +14,6 @@ from pathlib import Path
 from docs.excerpt import LANGUAGES
 from docs.site.links import PROJECT, ROOT, Link, links, markdown, pages
 
-OUT = ROOT / "build" / "docs"
 #: The page that README.md becomes, the list of sources, and what `docs.suite_page` writes.
 HOME, SOURCES, EXPLORER = "index.md", "source/index.md", "explore.html"
 #: Files of docs/ that the site has as they are.
@@ -29,8 +28,8 @@ BUTTONS = {
 }
 
 
-def stage(out: Path = OUT) -> None:
-    """Write the folder anew."""
+def stage(out: Path, explorer: str) -> None:
+    """Write the folder anew; `explorer` is the page of `docs.suite_page`."""
     shutil.rmtree(out, ignore_errors=True)
     others = shutil.ignore_patterns("*.md", "*.py", "*.json", "__pycache__", "site")
     shutil.copytree(ROOT / "docs", out, ignore=others)
@@ -47,7 +46,6 @@ def stage(out: Path = OUT) -> None:
     for name in shown:
         write(out / place(name), source_page(name, (ROOT / name).read_text(errors="replace")))
     write(out / SOURCES, source_list(shown))
-    explorer = (ROOT / "build" / EXPLORER).read_text()
     home = '<header>\n  <p><a href="index.html">tritemm</a></p>'
     write(out / EXPLORER, explorer.replace("<header>", home, 1))
 
@@ -132,4 +130,4 @@ def source_list(names: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    stage()
+    stage(ROOT / "build" / "docs", (ROOT / "build" / EXPLORER).read_text())

@@ -130,9 +130,12 @@ def test_it_filters(opened, records):
 
 
 def test_each_experiment_has_its_tab(opened, records):
+    """And the whole table fits into a window of 1400 pixels."""
+    opened.set_viewport_size(DESK)
     for experiment in dict.fromkeys(record["experiment"] for record in records):
         opened.click(f"#tabs button[value={experiment}]")
         assert opened.evaluate(f"{SHOWN}.length") == len(of(records, experiment))
+        assert opened.locator("#wide").evaluate("one => one.scrollWidth <= one.clientWidth")
     opened.click("#tabs button[value='']")
     assert opened.evaluate(f"{SHOWN}.length") == len(records)
 
