@@ -65,16 +65,18 @@ docs: $(READY)  ## write the generated pages anew
 
 site: $(READY) .venv-site/$(STAMP)  ## the documentation as a site that opens from disk: build/site
 	$(PY) -m docs.suite_page
-	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/python -m mkdocs build
+	$(PY) -m docs.site.stage
+	@.venv-site/bin/zensical build --strict --clean
 	@echo 'open build/site/index.html'
 
 browser: site  ## the site in a headless Chromium, which root gets from the distribution
-	@$(PY) -c 'import sys; from tests.docs import chromium; sys.exit(not chromium.found())' || \
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
 		{ apt-get update -qq && apt-get install -qq -y chromium; }
+	$(PY) -m pip install -q -c constraints.txt playwright
 	$(PY) -m pytest tests/docs/test_site.py $(ARGS)
 
 clean:  ## remove environments and caches
-	rm -rf .venv .venv-oldest .venv-latest .venv-site .pytest_cache .ruff_cache .mypy_cache build dist *.egg-info
+	rm -rf .venv .venv-oldest .venv-latest .venv-site .pytest_cache .ruff_cache .mypy_cache .cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 environments: $(READY) .venv-site/$(STAMP) .venv-oldest/$(STAMP)  # all that the gate needs

@@ -1,26 +1,28 @@
 // A page that is opened from disk may not start a Worker; search runs in one. Here the worker's
 // script runs in a hidden frame instead, and both sides see what a Worker has: postMessage and
-// "message" events. Material's search looks for a parent with this name.
+// messages in return.
 if (location.protocol === "file:") {
-  window.IFrameWorker = class extends EventTarget {
+  window.Worker = class {
     constructor(url) {
-      super();
-      const frame = document.createElement("iframe");
-      frame.hidden = true;
-      frame.srcdoc = `<script src="${new URL(url, location.href)}"></scr` + "ipt>";
-      this.ready = new Promise((resolve) => {
-        frame.addEventListener("load", () => resolve(frame.contentWindow));
-      });
-      document.body.append(frame);
+      this.frame = document.createElement("iframe");
+      this.frame.hidden = true;
+      this.frame.srcdoc = `<script src="${new URL(url, location.href)}"></scr` + "ipt>";
+      this.ready = new Promise((resolve) => this.frame.addEventListener("load", resolve));
+      document.body.append(this.frame);
+      // As of a Worker, answers are copies that arrive later.
+      const answer = (data) => setTimeout(
+        (data) => this.onmessage?.(new MessageEvent("message", { data })), 0, structuredClone(data),
+      );
       // Before the script runs, so that it never sees a window's own postMessage.
-      const own = frame.contentWindow;
-      const answer = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
-      this.ready.then((inner) => { inner.postMessage = answer; });
-      own.postMessage = answer;
+      this.frame.contentWindow.postMessage = answer;
+      this.ready.then(() => { this.frame.contentWindow.postMessage = answer; });
     }
     postMessage(data) {
-      this.ready.then((inner) => inner.dispatchEvent(new MessageEvent("message", { data })));
+      const sent = new MessageEvent("message", { data: structuredClone(data) });
+      this.ready.then(() => this.frame.contentWindow?.dispatchEvent(sent));
+    }
+    terminate() {
+      this.frame.remove();
     }
   };
-  window.Worker = window.IFrameWorker;
 }

@@ -61,7 +61,7 @@ function filtered(tables, text) {
 }
 
 /** Of a table of figures: cells that hold no sentence stay on one line. */
-const SHORT = 30;
+const SHORT = 28;
 
 function enable() {
   for (const cell of document.querySelectorAll(".md-typeset td")) {

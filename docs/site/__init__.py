@@ -1,1 +1,1 @@
-"""The documentation as a site: what MkDocs needs beyond mkdocs.yml, and what its tests share."""
+"""The documentation as a site: what it is built from, and what its tests share."""

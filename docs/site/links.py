@@ -14,7 +14,7 @@ from . import notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Of the repository's top: the pages that the site has too.
-PROJECT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PROJECT = tuple(sorted(path.name for path in ROOT.glob("*.md")))
 
 _FENCED = re.compile(r"^ *(```+|~~~+).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
@@ -86,9 +86,8 @@ def slug(heading: str) -> str:
 
 def pages() -> list[Path]:
     """Every page that readers are sent to: Markdown, and notebooks."""
-    top = [ROOT / name for name in PROJECT if (ROOT / name).exists()]
     docs = ROOT / "docs"
-    return top + sorted([*docs.rglob("*.md"), *docs.rglob("*.ipynb")])
+    return [ROOT / name for name in PROJECT] + sorted([*docs.rglob("*.md"), *docs.rglob("*.ipynb")])
 
 
 def markdown(page: Path) -> str:

@@ -1,11 +1,12 @@
 """The site's pages in a browser: what sorts, filters and answers to the mouse does, from disk.
 
-Chromium of the distribution's packages is enough (`apt-get install chromium`). Pages of MkDocs are
-looked at where `make site` has built them.
+`make browser` installs Playwright and the distribution's Chromium. The site's own pages are looked
+at where `make site` has built them.
 """
 
 import json
 import re
+import shutil
 
 import pytest
 
@@ -14,17 +15,18 @@ from docs.generate import suite
 from docs.site.links import ROOT
 from perf.rows import recorded
 from perf.tables import tallies
-from tests.docs import chromium
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
 BUILT = ROOT / "build" / "site"
-needs_browser = pytest.mark.skipif(
-    chromium.found() is None, reason=f"there is no browser: none of {', '.join(chromium.NAMES)}"
-)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 needs_site = pytest.mark.skipif(
     not (BUILT / "index.html").exists(), reason="the site is not built; `make site` does it"
 )
+DESK, PHONE = {"width": 1400, "height": 900}, {"width": 390, "height": 844}
+WIDTH = "document.documentElement.scrollWidth"
+#: What a table scrolls in.
+TABLES = ".md-typeset__scrollwrap"
 SHOWN = "[...document.querySelectorAll('#problems tbody tr')].filter(row => !row.hidden)"
 
 
@@ -42,32 +44,44 @@ def explorer(records, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    with chromium.Browser() as browser:
+    api = pytest.importorskip("playwright.sync_api", reason="`make browser` installs Playwright")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip(f"there is no browser: none of {', '.join(BROWSERS)}")
+    with api.sync_playwright() as playwright:
+        # A container's root has no user namespace for a sandbox; pages are the tests' own.
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
+        browser.close()
 
 
 @pytest.fixture
-def quiet(browser):
+def page(browser):
     """The console must have nothing to complain of, and nothing may be asked of a network."""
-    browser.errors.clear(), browser.requests.clear()
-    yield browser
-    assert browser.errors == []
-    assert [r for r in browser.requests if not r.startswith(("file:", "data:", "about:"))] == []
+    page, complaints = browser.new_page(), []
+    page.set_default_timeout(20_000)
+
+    def asked(request):
+        if not request.url.startswith(("file:", "data:", "about:", "blob:")):
+            complaints.append(request.url)
+
+    def said(message):
+        if message.type == "error":
+            complaints.append(message.text)
+
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", said)
+    page.on("request", asked)
+    yield page
+    page.close()
+    assert complaints == []
 
 
 @pytest.fixture
-def opened(quiet, explorer):
+def opened(page, explorer):
     """The explorer, freshly loaded."""
-    quiet.open(explorer.as_uri())
-    return quiet
-
-
-def choose(browser, name, value):
-    """As a choice from one of the selects."""
-    browser.run(
-        f"(() => {{ const found = document.getElementById({name!r}); found.value = {value!r};"
-        "found.dispatchEvent(new Event('input', {bubbles: true})) })()"
-    )
+    page.goto(explorer.as_uri())
+    return page
 
 
 def side(record):
@@ -96,130 +110,165 @@ def test_records_are_what_the_suite_says(records):
     assert counts == [int(n) for n in every.sides] and len(sides) == len(every.results)
 
 
-@needs_browser
 def test_it_filters(opened, records):
     own = of(records, "suite")
-    assert opened.run(f"{SHOWN}.length") == len(own)
-    opened.type("#text", "decode M=1")
-    names = opened.run(f"{SHOWN}.map(row => row.cells[1].textContent)")
+    assert opened.evaluate(f"{SHOWN}.length") == len(own)
+    opened.fill("#text", "decode M=1")
+    names = opened.evaluate(f"{SHOWN}.map(row => row.cells[1].textContent)")
     assert names and len(names) < len(own) and all("M=1" in name for name in names)
     opened.click("form button[type=reset]")
-    opened.wait_for(f"{SHOWN}.length === {len(own)}")
+    opened.wait_for_function(f"{SHOWN}.length === {len(own)}")
     for word in ("won", "tied", "lost"):
-        choose(opened, "side", word)
+        opened.select_option("#side", word)
         count = sum(side(record) == word for record in own)
-        assert opened.run(f"{SHOWN}.length") == count
-        assert opened.run("document.querySelectorAll('#overview circle').length") == count
-        assert opened.run("document.getElementById('summary').textContent").startswith(f"{count} ")
-    choose(opened, "side", "")
-    choose(opened, "class", "decode")
-    assert opened.run(f"{SHOWN}.length") == sum(r["class"] == "decode" for r in own)
+        assert opened.evaluate(f"{SHOWN}.length") == count
+        assert opened.locator("#overview circle").count() == count
+        assert opened.locator("#summary").inner_text().startswith(f"{count} ")
+    opened.select_option("#side", "")
+    opened.select_option("#class", "decode")
+    assert opened.evaluate(f"{SHOWN}.length") == sum(r["class"] == "decode" for r in own)
 
 
-@needs_browser
 def test_each_experiment_has_its_tab(opened, records):
+    """And the whole table fits into a window of 1400 pixels."""
+    opened.set_viewport_size(DESK)
     for experiment in dict.fromkeys(record["experiment"] for record in records):
         opened.click(f"#tabs button[value={experiment}]")
-        assert opened.run(f"{SHOWN}.length") == len(of(records, experiment))
+        assert opened.evaluate(f"{SHOWN}.length") == len(of(records, experiment))
+        assert opened.locator("#wide").evaluate("one => one.scrollWidth <= one.clientWidth")
     opened.click("#tabs button[value='']")
-    assert opened.run(f"{SHOWN}.length") == len(records)
+    assert opened.evaluate(f"{SHOWN}.length") == len(records)
 
 
-@needs_browser
 def test_it_sorts(opened):
     column = 10  # x cuBLAS
     head = f"#problems th:nth-child({column + 1})"
     cells = f"{SHOWN}.map(row => row.cells[{column}].dataset.value)"
     for direction in ("descending", "ascending"):
         opened.click(f"{head} button")
-        found = opened.run(cells)
+        found = opened.evaluate(cells)
         numbers = [float(value) for value in found if value]
         assert numbers == sorted(numbers, reverse=direction == "descending")
         assert not any(found[len(numbers) :])  # what was not timed is last both ways
-        assert opened.run(f"document.querySelector({head!r}).ariaSort") == direction
+        assert opened.evaluate(f"document.querySelector({head!r}).ariaSort") == direction
 
 
-@needs_browser
 @pytest.mark.parametrize("what", ["#problems tbody tr td", "#overview circle"])
 def test_pointing_shows_the_details(opened, records, what):
-    opened.point(what)
-    opened.wait_for("!document.getElementById('details').hidden")
-    said = opened.run("document.getElementById('details').innerText")
-    index = int(
-        opened.run(f"document.querySelector({what!r}).closest('[data-index]').dataset.index")
-    )
-    record = records[index]
+    details, it = opened.locator("#details"), opened.locator(what).first
+    it.hover()
+    details.wait_for()
+    said = details.inner_text()
+    index = it.evaluate("found => found.closest('[data-index]').dataset.index")
+    record = records[int(index)]
     for part in (record["id"], record["name"], record["config"], record["origin"], "rounds"):
         assert part in said
-    opened.point("h1")
-    opened.wait_for("document.getElementById('details').hidden")
-    opened.click(what)
-    opened.point("h1")  # a click keeps them
-    assert not opened.run("document.getElementById('details').hidden")
+    opened.hover("h1")
+    details.wait_for(state="hidden")
+    it.click()
+    opened.hover("h1")  # a click keeps them
+    assert details.is_visible()
 
 
-@needs_browser
-def test_a_phone_shows_it(browser, explorer):
-    browser.open(explorer.as_uri(), width=380, height=700)
-    assert browser.run("document.documentElement.scrollWidth") <= 380
+def test_a_phone_shows_it(opened):
+    opened.set_viewport_size(PHONE)
+    assert opened.evaluate(WIDTH) <= PHONE["width"]
 
 
-@needs_browser
-def test_tables_of_the_site_sort_and_filter(browser, tmp_path):
+def test_tables_of_the_site_sort_and_filter(page):
     """Numbers as numbers, words after them, blanks last; one field for all tables."""
     lines = ["10x", "9", "", "1,024", "\u22123", "word"]
     rows = "".join(f"<tr><td>{line}</td><td>{i % 2}</td></tr>" for i, line in enumerate(lines))
     table = f"<table><thead><tr><th>a</th><th>b</th></tr></thead><tbody>{rows}</tbody></table>"
-    script = (ROOT / "docs" / "assets" / "table.js").read_text()
-    page = tmp_path / "table.html"
-    page.write_text(f"<h2>T</h2><div class=sortable>{table}</div><script>{script}</script>")
-    browser.open(page.as_uri())
-    cells = "[...document.querySelectorAll('td:first-child')].map(cell => cell.textContent)"
-    browser.click("th button")
-    assert browser.run(cells) == ["\u22123", "9", "1,024", "10x", "word", ""]
-    browser.click("th button")
-    assert browser.run(cells) == ["word", "10x", "1,024", "9", "\u22123", ""]
-    browser.type(".table-filter input", "wor")
-    shown = "[...document.querySelectorAll('tbody tr')].filter(row => !row.hidden).length"
-    assert browser.run(shown) == 1
-    assert browser.run("document.querySelector('output').textContent") == "1 of 6 lines"
+    page.set_content(f"<h2>T</h2><div class=sortable>{table}</div>")
+    page.add_script_tag(path=ROOT / "docs" / "assets" / "table.js")
+    cells = page.locator("td:first-child")
+    page.click("th button")
+    assert cells.all_text_contents() == ["\u22123", "9", "1,024", "10x", "word", ""]
+    page.click("th button")
+    assert cells.all_text_contents() == ["word", "10x", "1,024", "9", "\u22123", ""]
+    page.fill(".table-filter input", "wor")
+    assert page.locator("tbody tr:visible").count() == 1
+    assert page.locator("output").inner_text() == "1 of 6 lines"
 
 
-@needs_browser
 @needs_site
 class TestBuilt:
     """Pages of `make site`, opened from disk."""
 
     @pytest.fixture
-    def page(self, quiet):
-        def page(name, **size):
-            quiet.open((BUILT / name).as_uri(), **size)
-            return quiet
+    def at(self, page):
+        def at(name, size=DESK, until="load"):
+            page.set_viewport_size(size)
+            page.goto((BUILT / name).as_uri(), wait_until=until)
+            return page
 
-        return page
+        return at
+
+    def test_nothing_is_fetched_from_elsewhere(self):
+        fetched = re.compile(
+            r"<(?:script|img|iframe|source)\b[^>]*?\bsrc=[\"']?(?:https?:)?//"
+            r"|<link\b(?![^>]*rel=[\"']?canonical)[^>]*?\bhref=[\"']?(?:https?:)?//"
+        )
+        assert [path for path in BUILT.rglob("*.html") if fetched.search(path.read_text())] == []
+
+    def test_no_table_is_cut_off(self, at):
+        """Of all pages, in a window of 1400 pixels."""
+        cut = []
+        for path in sorted(BUILT.rglob("*.html")):
+            if "<table>" not in path.read_text():
+                continue
+            page = at(path, until="domcontentloaded")
+            wide = page.locator(TABLES).evaluate_all(
+                "found => found.filter(one => one.scrollWidth > one.clientWidth)"
+                ".map(one => one.querySelector('tr').innerText)"
+            )
+            cut += [(path.name, heads) for heads in wide]
+        assert cut == []
+
+    def test_a_phone_keeps_the_first_column(self, at):
+        """A table scrolls sideways beneath it, and a shadow says so."""
+        page = at("index.html", PHONE)
+        table = page.locator(TABLES).first
+        assert table.evaluate("one => one.scrollWidth > one.clientWidth")
+        assert "gradient" in table.evaluate("one => getComputedStyle(one).backgroundImage")
+        first, second = (table.locator(f"tr:nth-child(3) td:nth-child({n})") for n in (1, 2))
+        left = second.bounding_box()["x"]
+        table.evaluate("one => one.scrollLeft = 150")
+        assert second.bounding_box()["x"] == left - 150
+        assert 0 <= first.bounding_box()["x"] < 20
 
     @pytest.mark.parametrize("name", ["index", "performance", "tried", "reference/api"])
-    def test_it_loads_and_fits_a_phone(self, page, name):
-        browser = page(f"{name}.html", width=380)
-        assert browser.run("document.querySelector('h1').textContent.length") > 0
-        assert browser.run("document.documentElement.scrollWidth") <= 380
+    def test_it_loads_and_fits_a_phone(self, at, name):
+        page = at(f"{name}.html", PHONE)
+        assert page.locator("h1").first.inner_text()
+        assert page.evaluate(WIDTH) <= PHONE["width"]
 
-    def test_what_was_tried_sorts(self, page):
-        browser = page("tried.html")
-        browser.wait_for("document.querySelector('.sortable th button') !== null")
-        browser.click(".sortable th:nth-child(1) button")
+    def test_home_leads_to_the_tutorial_and_the_quick_start(self, at):
+        found = (
+            at("index.html")
+            .locator("a.md-button")
+            .evaluate_all("found => found.map(one => one.getAttribute('href'))")
+        )
+        assert found == ["tutorial/index.html", "notebooks/quick_start.html"]
+
+    def test_what_was_tried_sorts(self, at):
+        page = at("tried.html")
+        page.locator(".sortable th:nth-child(1) button").first.click()
         first = "[...document.querySelector('.sortable tbody').rows].map(r => r.cells[0].innerText)"
-        ideas = browser.run(first)
-        assert len(ideas) > 2 and ideas == browser.run(
+        ideas = page.evaluate(first)
+        assert len(ideas) > 2 and ideas == page.evaluate(
             f"{first}.toSorted((a, b) => a.localeCompare(b, 'en', {{numeric: true}}))"
         )
 
-    def test_search_works_from_disk(self, page):
-        browser = page("index.html", width=1300)
-        browser.type(".md-search__input", "persistent")
-        browser.wait_for("document.querySelectorAll('.md-search-result__item').length > 1")
+    def test_search_works_from_disk(self, at):
+        page = at("tutorial/08_tma.html")
+        page.click(".md-search__button")
+        page.get_by_role("combobox").press_sequentially("persistent")
+        page.get_by_role("option").filter(has_text="Persistent").first.click()
+        page.wait_for_url("**/*persistent*")
 
-    def test_the_explorer_is_among_them(self, page):
-        browser = page("suite.html", width=1300)
-        browser.click("a[href='explore.html'].md-button")
-        browser.wait_for("document.title === 'tritemm: every measured problem'")
+    def test_the_explorer_is_among_them(self, at):
+        page = at("suite.html")
+        page.click("a[href='explore.html'].md-button")
+        page.wait_for_function("document.title === 'tritemm: every measured problem'")
