@@ -27,8 +27,7 @@ def parts() -> dict[str, str]:
 
 
 def cells(row: Row, codes: Mapping[str, Mapping[str, Mapping[str, Sequence[int]]]]) -> list[str]:
-    """The row's name, its layouts if there are several, and for each side how it is written and what
-    it compiles to."""
+    """The row's name, its layouts if there are several, and for each side the words and code."""
     gluon, dot = ways.gluon_way(row.first), ways.dot_why_not(row.first)
     words = {
         "cuda": in_cuda(row),
