@@ -37,7 +37,7 @@ COMMANDS = (
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m perf",
-        description="Measure tritemm against cuBLAS, record the results, show them.",
+        description="Measure tritemm against cuBLAS, record the results and show them.",
         epilog="`python -m perf COMMAND --help` has the options and examples of each.",
     )
     commands = made.add_subparsers(required=True, metavar="COMMAND")

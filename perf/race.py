@@ -138,12 +138,12 @@ def part(text: str) -> slice:
 
 
 def add_part(command: argparse.ArgumentParser) -> None:
-    text = "every N-th problem from the K-th on, to measure all in N sittings"
+    text = "only every N-th problem, from the K-th on, to measure all in N sittings"
     share = {"dest": "share", "type": cli.argument(part), "default": "1/1", "metavar": "K/N"}
     command.add_argument("--part", **share, help=text)
 
 
 def add_compiled(command: argparse.ArgumentParser) -> None:
     every = ",".join(COMPILED)
-    text = f"what of torch.compile races beside eager torch; default: {every}"
+    text = f"modes of torch.compile to race beside eager torch; default: {every}"
     cli.add_list(command, "--compiled", cli.one_of(*COMPILED), text, every)

@@ -77,9 +77,10 @@ def build(names: Iterable[str]) -> tuple[str | None, dict[str, str]]:
 
 def add_ladders(command: argparse.ArgumentParser, default: str) -> None:
     """Options: who races, by default which rungs."""
-    cli.add_list(command, "--ladders", cli.one_of(*LADDERS), "default: both", ",".join(LADDERS))
+    every = ",".join(LADDERS)
+    cli.add_list(command, "--ladders", cli.one_of(*LADDERS), "triton or cuda; default: both", every)
     known = cli.one_of(*(kernel.name for kernel in (*RUNGS, *CUDA_RUNGS)))
-    cli.add_list(command, "--only", known, f"these rungs (and cuBLAS); default: {default}")
+    cli.add_list(command, "--only", known, f"only these rungs (and cuBLAS); default: {default}")
 
 
 # Tables

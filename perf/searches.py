@@ -50,8 +50,8 @@ def add_search(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     told = "leave out what is predicted to take X times the least; default: 3"
     add("--within", type=float, default=3.0, metavar="X", help=told)
-    add("--all", action="store_true", help="leave out nothing")
-    told = "that compile; default: one per core"
+    add("--all", action="store_true", help="leave out no config")
+    told = "processes that compile; default: one per core"
     add("--workers", type=cli.argument(cli.positive), help=told)
 
 

@@ -94,14 +94,14 @@ class Finding:
 
 
 def register(commands) -> None:
-    text = "Hunt wrong results, cuBLAS's and ours, in products whose exact result is known."
+    text = "Search for wrong results, cuBLAS's and ours, in products whose exact result is known."
     command = add_command(commands, "conform", run, text, EXAMPLES)
     add = command.add_argument
-    add("--groups", action="store_true", help="hunt in grouped_mm, with random groups")
-    text = f"problems; default: {PROBLEMS}, of groups {GROUPINGS}"
+    add("--groups", action="store_true", help="search in grouped_mm, with random groups")
+    text = f"number of problems; default: {PROBLEMS}, or {GROUPINGS} with --groups"
     add("--n", type=argument(positive), help=text)
-    add("--seed", type=int, default=0, help="of the problems and of the signs")
-    add("--out", type=Path, help="write what was found to this file, as JSON")
+    add("--seed", type=int, default=0, help="seed of the problems and of the signs")
+    add("--out", type=Path, help="write the findings to this file, as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

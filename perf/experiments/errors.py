@@ -60,12 +60,12 @@ DESCRIBED = (
 def register(commands) -> None:
     command = cli.add_command(commands, "errors", run, DESCRIBED, EXAMPLES)
     cli.add_choices(command, "--dtype", PRECISIONS)
-    text = f"a cube's, or MxNxK; default: {SIZES}"
+    text = f"sizes, N for a cube or MxNxK; default: {SIZES}"
     cli.add_list(command, "--size", parse_size, text, SIZES)
     cli.add_choices(command, "--data", grading.DATA)
     add = command.add_argument
-    add("--seed", type=int, default=0, help="of the operands")
-    add("--out", type=Path, help="rows are added to it; default: a new file in perf/results")
+    add("--seed", type=int, default=0, help="seed of the operands")
+    add("--out", type=Path, help="file to add rows to; default: a new file in perf/results")
     add("--json", action="store_true", help="print rows instead of tables")
     command.set_defaults(mode="errors", quick=False)
 

@@ -77,7 +77,7 @@ def register(commands) -> None:
     cli.add_choices(command, "--work", WORK)
     cli.add_choices(command, "--tokens", TOKENS, cli.positive)
     count = cli.argument(cli.positive)
-    command.add_argument("--minutes", type=count, default=9, help="end within so many; default: 9")
+    command.add_argument("--minutes", type=count, default=9, help="time limit; default: 9")
     cli.add_measurement(command, rounds=9)
 
 

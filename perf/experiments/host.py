@@ -47,11 +47,11 @@ def register(commands) -> None:
     )
     command = cli.add_command(commands, "host", run, described, EXAMPLES)
     every, words = ",".join(WHAT), ",".join(DEFAULT)
-    text = "tables; --kernel and --size are of `kernels`; default: %(default)s"
+    text = "which tables; --kernel and --size apply to `kernels`; default: %(default)s"
     cli.add_list(command, "--what", cli.one_of(*WHAT), text, every)
-    text = "what matmul is asked for; default: %(default)s"
+    text = "what to pass to matmul as kernel=; default: %(default)s"
     cli.add_list(command, "--kernel", cli.one_of(*cli.KERNELS), text, words, "kernels")
-    text = "4096 or MxNxK; default: %(default)s"
+    text = "size, N for a cube or MxNxK; default: %(default)s"
     size = {"type": cli.argument(parse_size), "default": str(called.CASE.M), "metavar": "SIZE"}
     command.add_argument("--size", **size, help=text)
     cli.add_measurement(command, rounds=30)

@@ -149,8 +149,10 @@ def register(commands) -> None:
     for option, known in (("--models", MODELS), ("--cases", CASES), ("--modes", MODES)):
         cli.add_choices(command, option, known)
     count = cli.argument(cli.positive)
-    command.add_argument("--layers", type=count, help="no more than so many")
-    text = "end within so many; default: %(default)s"
+    command.add_argument(
+        "--layers", type=count, help="most layers of a model; default: its own number"
+    )
+    text = "time limit; default: %(default)s"
     command.add_argument("--minutes", type=count, default=5, help=text)
     cli.add_measurement(command, ROUNDS)
 

@@ -69,7 +69,7 @@ def problems(
 
 
 def drawn(args: argparse.Namespace) -> list[Problem]:
-    """Those that were asked for, in an order of the seed's, so that the first are a sample."""
+    """The selected problems, in an order drawn by the seed, so that the first are a sample."""
     scalings = args.scaling or (None,)
     found = problems(args.model, args.layer, args.product, args.tokens, args.sizes, scalings)
     random.Random(args.seed).shuffle(found)
@@ -85,17 +85,19 @@ def options(command: argparse.ArgumentParser) -> None:
     told = "race fp8 with these scales (row, block) instead: tritemm.scaled_grouped_mm"
     cli.add_list(command, "--scaling", cli.one_of(*SCALINGS), told)
     count = cli.argument(cli.positive)
-    command.add_argument("--limit", type=count, help="no more than so many, drawn by --seed")
-    command.add_argument("--minutes", type=count, default=float("inf"), help="end within so many")
+    command.add_argument("--limit", type=count, help="most problems to race, drawn by --seed")
+    command.add_argument("--minutes", type=count, default=float("inf"), help="time limit")
     race.add_part(command)
-    cli.add_list(command, "--peers", cli.one_of("quack"), "race the fastest of quack's configs too")
+    cli.add_list(
+        command, "--peers", cli.one_of("quack"), "also race the fastest of quack's configs"
+    )
 
 
 def register(commands) -> None:
     described = (
-        "Race tritemm.grouped_mm against torch._grouped_mm on layers of experts, and where groups "
-        "are equal against dense products of as many operations; or with --scaling fp8's. All 360 "
-        "take about an hour."
+        "Race tritemm.grouped_mm against torch._grouped_mm on layers of experts, and for equal "
+        "groups also against dense products of as many operations. With --scaling, race fp8. All "
+        "360 problems take about an hour."
     )
     how = {"rounds": 5, "most": 9, "text": text, "short": True}
     Preset("moe", described, EXAMPLES, drawn, options, **how).register(commands)

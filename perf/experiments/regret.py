@@ -42,8 +42,9 @@ def register(commands) -> None:
     described = "Race the dispatcher's choice against the best configs of a search."
     command = cli.add_command(commands, "regret", run, described, EXAMPLES)
     add, count = command.add_argument, cli.argument(cli.positive)
-    add("--n", type=count, default=ENOUGH, help=f"random problems a seed; default: {ENOUGH}")
-    add("--best", type=count, default=5, help="of each search; default: 5")
+    add("--n", type=count, default=ENOUGH, help=f"random problems per seed; default: {ENOUGH}")
+    told = "how many of the best configs of each search to race; default: 5"
+    add("--best", type=count, default=5, help=told)
     searches.add_search(command)
     cli.add_measurement(command, ROUNDS, seeds=(SEED,))
 

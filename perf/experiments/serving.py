@@ -88,9 +88,9 @@ def problems(
 
 
 def options(command: argparse.ArgumentParser) -> None:
-    cli.add_list(command, "--model", str, "these alone: llama-3-8b, ...", dest="models")
-    cli.add_list(command, "--layer", str, "these alone: qkv, down, ...", dest="layers")
-    cli.add_list(command, "--rows", cli.positive, "these M alone, or others: 1,16,100")
+    cli.add_list(command, "--model", str, "only these models: llama-3-8b, ...", dest="models")
+    cli.add_list(command, "--layer", str, "only these layers: qkv, down, ...", dest="layers")
+    cli.add_list(command, "--rows", cli.positive, "only these M, which may be others: 1,16,100")
     race.add_part(command)
     cli.add_peers(command)
 

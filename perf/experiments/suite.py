@@ -48,10 +48,10 @@ def register(commands) -> None:
 
 def suite_options(command: argparse.ArgumentParser) -> None:
     cli.add_problems(command, SUITE)
-    text = "race matmul(batch_invariant=True) too; rows are the experiment 'invariant'"
+    text = "also race matmul(batch_invariant=True); rows belong to the experiment 'invariant'"
     command.add_argument("--batch-invariant", action="store_true", help=text)
     cli.add_kernels(command)
-    cli.add_peers(command, "; rows are an experiment of their own")
+    cli.add_peers(command, "; rows belong to an experiment of their own")
 
 
 def drawn(args: argparse.Namespace) -> list[Problem]:
@@ -61,10 +61,13 @@ def drawn(args: argparse.Namespace) -> list[Problem]:
 
 
 def random_options(command: argparse.ArgumentParser) -> None:
-    count, text = cli.argument(cli.positive), "16-bit ones; an eighth of fp32 and fp64 join them"
+    count, text = (
+        cli.argument(cli.positive),
+        "16-bit problems; an eighth as many in fp32 and fp64 are added",
+    )
     command.add_argument("--n", type=count, default=400, help=f"{text}; default: 400")
     cli.add_kernels(command)
-    cli.add_peers(command, "; rows are an experiment of their own")
+    cli.add_peers(command, "; rows belong to an experiment of their own")
 
 
 def suite_problems(args: argparse.Namespace) -> list[Problem]:

@@ -66,7 +66,7 @@ def register(commands) -> None:
     command = cli.add_command(commands, "sweep", run, described, EXAMPLES)
     cli.add_problems(command, SIZES)
     rungs.add_ladders(command, f"{FIRST:02d} and up, and their CUDA twins")
-    text = "end within so many: few sizes of every sweep come first, then the cheapest"
+    text = "time limit: a few sizes of every sweep come first, then the cheapest"
     minutes = {"type": cli.argument(float), "default": math.inf, "metavar": "M"}
     command.add_argument("--minutes", **minutes, help=text)
     cli.add_measurement(command, ROUNDS)
