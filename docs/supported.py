@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parents[1]
 #: What each of the Makefile's targets runs.
 RUNS = {
     "test": "the whole suite, on every change",
-    "test-oldest": "what depends on Triton, and one in twenty of the tests that depend on torch, on every change",
+    "test-oldest": "what depends on Triton, and one in twenty of the tests that depend on torch, "
+    "on every change",
     "test-latest": "what depends on Triton, on request",
 }
 

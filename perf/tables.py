@@ -332,8 +332,8 @@ def weighted(found: Sequence[Result]) -> str:
     )
     name = called(timed[0], REFERENCE)
     return (
-        f"As often as weighted: {digits(ours)} µs, {name} {digits(theirs)}: {theirs / ours:.3f} of "
-        f"{name}'s speed."
+        f"Run as often as their weights say: {digits(ours)} µs, and {digits(theirs)} with {name}: "
+        f"{theirs / ours:.3f} times {name}'s speed."
     )
 
 

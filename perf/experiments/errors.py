@@ -52,7 +52,7 @@ python -m perf errors
 python -m perf errors --dtype fp64 --data normal,phi2 --size 1024,512x384x16384
 """
 DESCRIBED = (
-    "The errors of products of fp32 and fp64, element by element, on operands by which accuracy is "
+    "Measure the errors of fp32 and fp64, element by element, on operands by which accuracy is "
     "graded: the largest and the root mean square, by cuBLAS and by each precision of tritemm."
 )
 
@@ -202,8 +202,9 @@ def sample(count: int, device: torch.device) -> torch.Tensor:
 
 UNITS = {"fp32": "2^-24", "fp64": "2^-53"}
 METHOD = (
-    "Largest error, root mean square; x cuBLAS: as multiples of cuBLAS's. ieee: tritemm chose FFMA "
-    "or DMMA instead. again: it multiplied by these once more, because of what the operands hold."
+    "Each cell: largest error, root mean square; x cuBLAS: as multiples of cuBLAS's. ieee: tritemm "
+    "chose FFMA or DMMA instead. again: it multiplied once more, by FFMA or DMMA, because of what "
+    "the operands hold."
 )
 
 
@@ -252,7 +253,7 @@ def summary(rows: Sequence[Row], selection: Selection | None = None) -> Parts:
 
 
 def _end(rows: Sequence[Row]) -> str:
-    sampled = f"Of fp64 the elements in {SAMPLE} rows and {SAMPLE} columns count."
+    sampled = f"For fp64, only the elements in {SAMPLE} rows and {SAMPLE} columns count."
     return f"{METHOD} {sampled} {tables.origin(rows)}." if rows else ""
 
 

@@ -240,8 +240,8 @@ HEAD = ("", "tokens", "grouped_mm µs", "batched_mm µs", "tritemm µs", "TFLOP/
 HEAD += ("x grouped_mm (p20-p80)", "x batched_mm", "grouped_mm again")
 NAMES = {REFERENCE: "grouped_mm", NULL: "grouped_mm again", BATCHED: BATCHED, OURS: "tritemm"}
 METHOD = (
-    "CUDA graphs of the layer in bf16, without its router, whose choices are as likely for each "
-    "expert. x: the other's time over tritemm's in the same rounds."
+    "CUDA graphs of the layer in bf16, without its router; every expert is equally likely to be "
+    "chosen. x: the other's time over tritemm's in the same rounds."
 )
 
 

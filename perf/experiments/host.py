@@ -134,12 +134,12 @@ def call_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     if all(costs):
         (their_graph, theirs), (our_graph, ours) = costs
         told = (
-            f"in a compiled graph a product takes torch {digits(theirs)} µs and tritemm "
-            f"{digits(ours)}, {ours - theirs:+.2f}; the rest of a call {digits(their_graph)} and "
-            f"{digits(our_graph)}."
+            f"In a compiled graph, a product takes {digits(theirs)} µs with torch and "
+            f"{digits(ours)} with tritemm ({ours - theirs:+.2f}); the rest of a call takes "
+            f"{digits(their_graph)} and {digits(our_graph)}."
         )
     method = (
-        "x torch: the time over that of F.linear (of torch.matmul where the weight is stored "
+        "x torch: the time over that of F.linear (or of torch.matmul, if the weight is stored "
         "[K, N]) in the same round."
     )
     table = Table((*head, "x torch (p20-p80)", "torch again"), body, words=3)
@@ -158,8 +158,8 @@ def routing_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
         cells = (us_spread(torchs), us_spread(enabled), more, _over(enabled))
         body.append((*problem, *cells, us_spread(ours), _over(ours), noise))
     method = (
-        "Enabled: the same call of torch's inside tritemm.enabled(); more: what that adds, "
-        "tritemm's launch in place of cuBLAS's included. tritemm: its function of the same name. "
+        "Enabled: the same torch call inside tritemm.enabled(); more: what that adds, including "
+        "the difference of tritemm's and cuBLAS's launches. tritemm: its function of the same name. "
         "x torch: the time over torch's in the same round."
     )
     return [Table(head, body, words=2), *_below(rows, "", method)]
@@ -175,10 +175,10 @@ def _raced(rows: Sequence[Row], modes: Sequence[str]) -> Iterator[tuple[tuple, d
 
 
 def _below(rows: Sequence[Row], told: str, method: str) -> Parts:
-    """What stands below a table of calls."""
+    """What follows a table of calls."""
     usual = (
-        f"bf16. Python's time for one call, the median of {tables.rounds(rows)} rounds of a "
-        "batch each, which begins with an idle GPU and waits for nothing."
+        f"bf16. Python's time for one call, the median of {tables.rounds(rows)} rounds. A round "
+        "is a batch of calls that begins with an idle GPU and waits for nothing."
     )
     yield from tables.reasons(rows, lambda row: f"{row.problem['name']}, {row.competitor}")
     yield from (told, f"{usual} {method} {tables.origin(rows)}.")

@@ -120,8 +120,9 @@ def parts(rows: list[Row], selection: Selection | None = None) -> Parts:
         yield Table(HEAD, [_line(row) for row in own], words=3)
         yield from tables.reasons(own, lambda row: row.competitor)
     yield (
-        f"Medians of {tables.rounds(rows)} rounds. W is by the card's energy meter, in bursts what "
-        f"the card draws in them; mJ is W x µs, thousand cycles µs x MHz. {tables.origin(rows)}."
+        f"Medians of {tables.rounds(rows)} rounds. W comes from the card's energy meter, in bursts "
+        "during the bursts only; mJ is W x µs, and thousand cycles is µs x MHz. "
+        f"{tables.origin(rows)}."
     )
 
 

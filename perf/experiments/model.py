@@ -443,10 +443,10 @@ def parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     """A line per model, work and mode; tritemm's time beside torch's."""
     works = dict.fromkeys(f"{row.problem['class']} {row.problem['name']}" for row in rows)
     method = (
-        f"{'; '.join(works)}. Random weights, in bf16 where fp8 isn't named; the median of "
-        f"{tables.rounds(rows)} rounds, in which each runs once, for 0.1 s, in random order. "
-        "x torch: torch's time over tritemm's in the same round. Off fp32: the norm of what logits "
-        "(in training, gradients) differ by from the same model in fp32, over their own. "
+        f"{'; '.join(works)}. Random weights, in bf16 unless fp8 is named. Medians of "
+        f"{tables.rounds(rows)} rounds; in each, all run once, for 0.1 s, in random order. "
+        "x torch: torch's time over tritemm's in the same round. Off fp32: the norm of the logits' "
+        "difference (in training, of the gradients') from the same model in fp32, over their norm. "
         f"{tables.origin(rows)}."
     )
     body = [_line(race) for race in tables.raced(rows).values()]

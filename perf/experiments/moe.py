@@ -113,20 +113,20 @@ CELLS = tables.RESULT | {
     "x torch (p20-p80)": tables.RESULT["x cuBLAS (p20-p80)"],
 }
 MEANS = (
-    "Ratios and speeds are geomeans, in which each number of tokens of a product counts alike, "
+    "Ratios and speeds are geomeans. Each number of tokens of a product has the same weight, "
     "however many of its problems were raced. "
 )
-DRAWN = "zipf: the expert in place r is as likely as 1 / r; empty: half of the experts get nothing."
+DRAWN = "zipf: expert r is chosen in proportion to 1 / r; empty: half of the experts get nothing."
 METHOD = (
     f"{MEANS}x torch: torch._grouped_mm's time over tritemm.grouped_mm's. x torch.mm, x "
     "tritemm.matmul: the time of a dense product of as many operations over that of equal groups. "
-    f"x best peer: that of the faster of torch's and quack's. {DRAWN}"
+    f"x best peer: the time of the faster of torch and quack over tritemm's. {DRAWN}"
 )
 SCALED = (
-    f"{MEANS}Promoted sums of fp8. x torch: torch._scaled_grouped_mm's time over "
-    "tritemm.scaled_grouped_mm's; it has scales of rows alone. x torch.mm, x tritemm.matmul: the "
+    f"{MEANS}Sums of fp8 are promoted. x torch: torch._scaled_grouped_mm's time over "
+    "tritemm.scaled_grouped_mm's; torch has only row scales. x torch.mm, x tritemm.matmul: the "
     "time of a dense product with such scales, by torch._scaled_mm and tritemm.scaled_mm, over "
-    f"that of groups: of equal ones, or with scales of blocks of any. {DRAWN}"
+    f"that of groups: of equal groups, or with block scales of any groups. {DRAWN}"
 )
 
 
@@ -158,7 +158,7 @@ def _parts(rows: list[Row], scaling: str, selection: Selection | None) -> Parts:
         body += [[*(*key, "")[:2], *_means(own)]] if own else []
     timed = sorted((r for r in found if r.ours.ratio), key=lambda r: r.ours.ratio.p50)
     worst = Table.of(WORST_HEAD, timed[:WORST], CELLS, words=3)
-    method = f"Scales of each {scaling}. {SCALED}" if scaling else METHOD
+    method = f"Each {scaling} has a scale. {SCALED}" if scaling else METHOD
     end = f"{method} {tables.commands(rows)}." if selection else ""
     return [Table(HEAD, body), worst, *tables.notes(found), tables.quiet(rows, "torch"), end]
 

@@ -95,7 +95,7 @@ def scaled_parts(rows: list[Row], selection: Selection) -> Parts:
             yield Table.of(tuple(tables.TALLY), tables.tallies(own), tables.TALLY)
     yield from (Table.of(tuple(cells), found, cells, words=2), *tables.notes(found))
     yield tables.unmeasured(result.ours for result in fast)
-    yield from ("Torch's product of int8 is the one without scales.", tables.commands(rows))
+    yield from ("For int8, torch's product is the one without scales.", tables.commands(rows))
 
 
 def int4_parts(rows: list[Row], selection: Selection) -> Parts:
@@ -106,7 +106,7 @@ def int4_parts(rows: list[Row], selection: Selection) -> Parts:
     }
     means = Table.of(tuple(tables.TALLY), tables.tallies(found), tables.TALLY)
     return [means, Table.of(tuple(cells), found, cells, words=2), *tables.notes(found),
-            "Torch's weight has 16 bits.", tables.commands(rows)]  # fmt: skip
+            "With torch, the weight has 16 bits.", tables.commands(rows)]  # fmt: skip
 
 
 VIEWS = {
