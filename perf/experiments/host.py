@@ -158,8 +158,8 @@ def routing_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
         cells = (us_spread(torchs), us_spread(enabled), more, _over(enabled))
         body.append((*problem, *cells, us_spread(ours), _over(ours), noise))
     method = (
-        "Enabled: the same torch call inside tritemm.enabled(); more: what that adds, including "
-        "the difference of tritemm's and cuBLAS's launches. tritemm: its function of the same name. "
+        "Enabled: the same torch call inside tritemm.enabled(); more: what that adds, with "
+        "tritemm's launch instead of cuBLAS's. tritemm: its function of the same name. "
         "x torch: the time over torch's in the same round."
     )
     return [Table(head, body, words=2), *_below(rows, "", method)]
