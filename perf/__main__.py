@@ -27,7 +27,7 @@ from .experiments import (
     sweep,
 )
 
-#: In the order of the help. A new experiment is a module of `perf.experiments`, and a word here.
+#: In the order of the help. A new experiment is a module of `perf.experiments`, and an entry here.
 COMMANDS = (
     *(race, suite, serving, moe, experts, ladder, sweep, host, joules, model, roofline),
     *(search, regret, conform, errors, profile, show),

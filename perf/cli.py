@@ -1,4 +1,4 @@
-"""What the commands share: types of arguments, options, refusals, lines of progress."""
+"""What the commands have in common: types of arguments, options, refusals, lines of progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from . import bench
 from .case import ACCUMULATE
 from .rows import PEERS
 
-#: The operand types that the rungs multiply, and what `tritemm.matmul` may be asked for.
+#: The operand types that the rungs multiply, and the values of `tritemm.matmul(kernel=)`.
 TYPES = [short_name(dtype) for dtype in MULTIPLIED]
 KERNELS = ("auto", *(kernel.name for kernel in RUNGS))
 #: What several commands say of their options.
@@ -165,7 +165,7 @@ def unable(command: str) -> str | None:
 
 
 def refuse(reason: object) -> int:
-    """Say it, and the exit status of a command that could not begin."""
+    """Print the reason, and return the exit status of a command that could not begin."""
     print(sentence(reason), file=sys.stderr)
     return 2
 

@@ -123,7 +123,7 @@ def items(args: argparse.Namespace, case: Case) -> list[Item]:
 def hungry(case: Case, roofs) -> bool:
     """Whether power may limit the speed, at that of the roof; true where the roof isn't known.
 
-    Not only where arithmetic takes longer: 128 x 4096 x 4096 takes all of an H200's power.
+    Not only if arithmetic takes longer: 128 x 4096 x 4096 takes all of an H200's power.
     """
     roof: Roof | None = roofs and roofs.of(case)
     return roof is None or case.flops / roof.floor(case) * 1e6 > HUNGRY

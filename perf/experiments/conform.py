@@ -45,11 +45,11 @@ DTYPES = {
 DATA = ("ones", "signs")
 #: Log2 of the largest M and N, and of K. Sums stay below what fp16 can store.
 LARGEST, DEEPEST = 8, 15
-#: Elements that stand before an operand, and behind each of its lines: 0 is aligned and packed.
+#: Elements before an operand, and after each of its lines: 0 is aligned and packed.
 SHIFTS, PADS = (0, 0, 0, 8, 1), (0, 0, 0, 8, 1)
 #: K at each place.
 DEPTHS = 2000
-#: Problems, if no number is asked for: products of two matrices, and of groups.
+#: The default numbers of problems: of products of two matrices, and of groups.
 PROBLEMS, GROUPINGS = 100_000, 2000
 #: Processes that share the GPU: a problem that is new costs Python some milliseconds.
 WORKERS = 12
@@ -144,7 +144,7 @@ def drawn(count: int, seed: int) -> list[tuple[Place, list[int]]]:
 
 
 def stored(rng: random.Random) -> tuple[str, str, str, int, int]:
-    """What a place has behind its M and N."""
+    """What follows a place's M and N."""
     dtype, output = rng.choice(TYPES)
     layout = rng.choice("NT") + rng.choice("NT")
     return layout, dtype, output, rng.choice(SHIFTS), rng.choice(PADS)
@@ -194,7 +194,7 @@ def _hunted(job: Sequence[tuple[Place, list[int]]]) -> Found:
 class Hunt:
     """Multiplies and judges.
 
-    Operands of ones are views of the same memory; those of signs are written where they stand.
+    Operands of ones are views of the same memory; those of signs are written in place.
     """
 
     #: What operands hold.
@@ -226,7 +226,7 @@ class Hunt:
         return a, b
 
     def multiply(self, place: Place, depths: Sequence[int]) -> Found:
-        """All K of a place, with all data; one look at the verdicts in the end."""
+        """All K of a place, with all data; the verdicts are read once, at the end."""
         flags = torch.backends.cuda.matmul
         # Of a split K, partial sums in 16 bits are torch's default, and would be found everywhere.
         flags.allow_fp16_reduced_precision_reduction = False
@@ -317,7 +317,7 @@ def ours(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, place: Place) -> N
 
 
 def options(place: Place) -> dict[str, Any]:
-    """What is asked of ours."""
+    """The options of our product."""
     asked: dict[str, Any] = {"out_dtype": DTYPES[place.output]}
     if DTYPES[place.dtype] == torch.float32:
         asked["precision"] = "tf32" if place.dtype == "tf32" else "ieee"

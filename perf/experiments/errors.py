@@ -43,7 +43,7 @@ PRECISIONS = {
 }
 #: Rows, and columns, of fp64 whose elements are compared.
 SAMPLE = 64
-#: How a product was multiplied that is not as it was asked for: tritemm chose IEEE; or it did it
+#: How a product was multiplied if not as requested: tritemm chose IEEE; or it did it
 #: once more, by FFMA or DMMA, because of what the operands hold.
 CHOSEN, AGAIN = "ieee", "again"
 
@@ -156,9 +156,9 @@ def product(word: str, a, b, usual: torch.Tensor, judge: Judge) -> dict[str, Any
 
 
 def multiplied(choice, word: str, a, b, out: torch.Tensor) -> str | None:
-    """`CHOSEN`, `AGAIN`, or None of what was multiplied as it was asked for.
+    """`CHOSEN`, `AGAIN`, or None if it was multiplied as requested.
 
-    What was multiplied again has the bits of the product that follows a flag.
+    A product that was multiplied again has the bits of the one that follows a flag.
     """
     if choice.problem.precision != word:
         return CHOSEN
@@ -194,7 +194,7 @@ class Judge:
 
 
 def sample(count: int, device: torch.device) -> torch.Tensor:
-    """`SAMPLE` indices, or all: the first, the last, and what lies evenly between."""
+    """`SAMPLE` indices, or all: the first, the last, and evenly spaced ones between."""
     return torch.linspace(0, count - 1, min(count, SAMPLE), device=device).round().long()
 
 
@@ -253,7 +253,7 @@ def summary(rows: Sequence[Row], selection: Selection | None = None) -> Parts:
 
 
 def _end(rows: Sequence[Row]) -> str:
-    sampled = f"For fp64, only the elements in {SAMPLE} rows and {SAMPLE} columns count."
+    sampled = f"Only the elements in {SAMPLE} rows and {SAMPLE} columns of fp64 count."
     return f"{METHOD} {sampled} {tables.origin(rows)}." if rows else ""
 
 

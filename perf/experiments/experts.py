@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def missing() -> str | None:
-    """Why there is nobody to race against here."""
+    """Why there is no competitor here."""
     if importlib.util.find_spec("transformers") is None:
         return "python -m perf experts needs transformers: pip install '.[model]'"
     return None

@@ -1,7 +1,7 @@
 """`python -m perf host`: microseconds per call of `tritemm.matmul` against torch's call.
 
 A small product is over sooner than its call, so the call is what bounds many small layers. Three
-tables: every kernel asked for by name; calls as models make them; and torch's own calls inside and
+tables: every kernel by name; calls as models make them; and torch's own calls inside and
 outside of `tritemm.enabled()`. `perf.called` has the calls, and how they are timed.
 """
 
@@ -26,7 +26,7 @@ from ..views import Selection, View
 
 #: Seconds of calls before a race.
 SETTLE = 0.3
-#: The tables; and who is asked for in the first: slow rungs aren't called for speed.
+#: The tables; and the kernels of the first: slow rungs aren't called for speed.
 WHAT = ("kernels", "calls", "routing")
 DEFAULT = ("auto", *(kernel.name for kernel in RUNGS[-5:]))
 
@@ -121,7 +121,7 @@ def _times(row: Row | None) -> str:
 
 
 def call_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
-    """A line per kind of call and kernel asked for."""
+    """A line per kind of call and `kernel=`."""
     head = ("", "problem", "kernel=", "torch µs", "tritemm µs (p20-p80)")
     body = []
     for problem, race, noise in _raced(rows, _CALLS):

@@ -42,7 +42,7 @@ from ..tables import Parts, Table, digits, median, spread
 from ..views import Selection, View
 
 PREFILL, DECODE, TRAIN = CASES = ("prefill", "decode", "train")
-#: What nobody runs: each prompt has its own length, and its kernels hide their launches.
+#: What is never run: each prompt has its own length, and its kernels hide their launches.
 LEFT_OUT = {(PREFILL, "graph")}
 ROUNDS, QUICK_LAYERS = 9, 2
 #: A step longer than 2 s is not repeated.
@@ -86,7 +86,7 @@ class Model:
     dtype: str | None = None
 
     def case(self, work: str) -> Case:
-        """The product of the head, which stands for the model where rows want one product."""
+        """The product of the head, which represents the model in rows, which have one product."""
         rows = self.sequences if work == DECODE else math.prod(self.prompt)
         return Case(rows, self.vocab, self.hidden, "NT", "bf16")
 
@@ -128,9 +128,9 @@ class Cell:
 def cells(
     models: Collection[str], cases: Collection[str], modes: Collection[str], layers: int | None
 ) -> Iterator[Cell]:
-    """Those that were asked for but for `LEFT_OUT`, a model's and then a case's together.
+    """The selected ones except `LEFT_OUT`, a model's and then a case's together.
 
-    `layers`: no more than so many; None: all.
+    `layers`: the most layers; None: all.
     """
     for name, case, mode in itertools.product(models, cases, modes):
         if (case, mode) not in LEFT_OUT:

@@ -49,7 +49,7 @@ def case(
     groups = Groups(cut, of.experts, of.top, sizes)
     if scaling is None:
         return Case(*dimensions, groups=groups)
-    # The tensor cores read 8 bits along K alone, so whoever quantises stores all of it so.
+    # The tensor cores read 8 bits along K alone, so `quantize` stores all of it along K.
     return Case(*dimensions[:3], "NT", "fp8", groups=groups, scaling=scaling)
 
 

@@ -227,7 +227,7 @@ def _counters(ncu: str, argv: Sequence[str]) -> list[Profile]:
 
 
 class Counter(NamedTuple):
-    """A line of the table. `names` are ncu's, the first that it knows is asked for.
+    """A line of the table. `names` are ncu's; the first that it knows is used.
 
     `kind` is us, MB, bytes, % or count: how the value is shown. `adds`: a sum over kernels means
     something.
@@ -352,7 +352,7 @@ def parse(output: str) -> list[Profile]:
 
 
 def _number(text: str, unit: str) -> float | None:
-    """The number in seconds, bytes or its own unit; commas stand between thousands."""
+    """The number in seconds, bytes or its own unit; commas separate thousands."""
     text = text.replace(",", "")
     if not re.fullmatch(r"-?\d+(\.\d+)?(e[+-]?\d+)?", text, re.IGNORECASE):
         return None

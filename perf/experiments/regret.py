@@ -21,7 +21,7 @@ from ..stats import geomean
 from ..tables import Parts, Table, median, us
 from ..views import ENOUGH, Selection, View, latest_of
 
-#: The competitor that is judged: what `tritemm.matmul` runs when it is asked for nothing.
+#: The competitor that is judged: what `tritemm.matmul` runs by default.
 CHOICE = "auto"
 #: As `suite`'s, with a shorter lead: the competitors draw much the same power.
 PLAN = Plan(replay=0.02, lead=0.03, longest=5.0)

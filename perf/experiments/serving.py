@@ -23,7 +23,7 @@ from ..views import Selection, View, newest_of
 LAYERS = SUITE.with_name("serving.csv")
 #: The largest M, and those that are multiples of little.
 MOST, ODD = 4096, (17, 33, 65, 129, 257, 333, 513, 1001, 2047)
-#: The ratio to cuBLAS from which on nobody would notice; problems that are listed one by one.
+#: The ratio to cuBLAS from which on a difference doesn't matter; how many problems are listed.
 ENOUGH, WORST = 0.98, 5
 
 EXAMPLES = """

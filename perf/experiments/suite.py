@@ -200,7 +200,7 @@ def _summary(rows: list[Row], s: Selection) -> Parts:
 
 
 def _problems(rows: list[Row], s: Selection) -> Parts:
-    """Every problem; of what has no time, in a word, what became of it."""
+    """Every problem; those without a time show their outcome in a word."""
     found = tables.against_cublas(rows, s.competitor)
     untimed = tables.unmeasured(result.ours for result in found)
     table = Table.of(PROBLEMS, found, tables.RESULT, words=3)
@@ -208,7 +208,7 @@ def _problems(rows: list[Row], s: Selection) -> Parts:
 
 
 def _later(rows: Sequence[Row]) -> str:
-    """A sentence that names what of the suite is newer than a run of it."""
+    """A sentence that names the problems of the suite that are newer than a run of it."""
     suite, raced = [problem.id for problem in read_suite()], {row.id for row in rows}
     later = [key for key in suite if key not in raced]
     return f"Not raced yet: {', '.join(later)}." if 0 < len(later) < len(suite) else ""
