@@ -78,7 +78,7 @@ def _ends(experts: int, *how) -> tuple[int, ...]:
 
 
 def routed(experts: int, top: int, sizes: str, tokens: int) -> numpy.ndarray:
-    """[tokens, top]: the experts of each token, all different, and equally likely with other `sizes`."""
+    """[tokens, top]: the experts of each token, all different, drawn as `sizes` says."""
     if sizes == BALANCED:
         return numpy.arange(tokens * top).reshape(tokens, top) % experts
     seed = zlib.crc32(f"{experts} {top} {sizes} {tokens}".encode())
