@@ -27,7 +27,7 @@ EXAMPLES = """examples:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0: done; 1: something failed to compile or multiplied wrongly; 2: it can't be asked for."""
+    """0: done; 1: something failed to compile or multiplied wrongly; 2: the request is invalid."""
     args = _parser().parse_args(argv)
     try:
         return args.run(args)
@@ -62,36 +62,43 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--json", action="store_true", help="print JSON, for programs")
 
     build = command("build", _build, "compile for this GPU; without one, compile to cubins")
-    build.add_argument("names", nargs="*", metavar="NAME", help="default: every source")
+    build.add_argument(
+        "names", nargs="*", metavar="NAME", help="a source, as listed; default: every source"
+    )
     build.add_argument(
         "--sm", metavar="80|90a", help="compile to machine code for this architecture"
     )
-    build.add_argument("--jobs", type=int, metavar="N", help="at a time (default: one a core)")
+    build.add_argument(
+        "--jobs", type=int, metavar="N", help="compilations at a time (default: one per core)"
+    )
 
     asm = command("asm", _asm, "show a source's instructions and resources, with no GPU")
-    asm.add_argument("name", metavar="NAME", help="as listed")
-    asm.add_argument("--sm", metavar="80|90a", help="architecture (default: the newest it is for)")
-    asm.add_argument("--function", default="", metavar="TEXT", help="functions whose name has TEXT")
+    asm.add_argument("name", metavar="NAME", help="a source, as listed")
+    asm.add_argument("--sm", metavar="80|90a", help="architecture (default: the source's newest)")
+    text = "only functions whose name contains TEXT"
+    asm.add_argument("--function", default="", metavar="TEXT", help=text)
     asm.add_argument("--sass", action="store_true", help="also print the SASS")
     asm.add_argument("--ptx", action="store_true", help="also print the PTX")
     asm.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
-    run = command("run", _run, "multiply random matrices, check every element, and take the time")
+    run = command("run", _run, "multiply random matrices, check every element and time the kernel")
     run.add_argument(
-        "name", metavar="NAME", help="a rung, as listed; or types/NAME: who holds which element"
+        "name", metavar="NAME", help="a rung, as listed; types/NAME shows which lane holds what"
     )
-    run.add_argument("--entry", metavar="ENTRY", help="of types/NAME (default: its first one)")
+    run.add_argument("--entry", metavar="ENTRY", help="entry of types/NAME (default: its first)")
     run.add_argument(
-        "--filled", action="store_true", help="A and B filled with 0, 1, 2, ...; prints D"
+        "--filled", action="store_true", help="fill A and B with 0, 1, 2, ... and print D"
     )
     run.add_argument(
-        "--size", default="1024,1024,1024", metavar="M,N,K", help="default: %(default)s"
+        "--size", default="1024,1024,1024", metavar="M,N,K", help="sizes (default: %(default)s)"
     )
     types, sums = (", ".join(map(short_name, known)) for known in (TYPES, ACCUMULATORS))
-    run.add_argument("--dtype", help=f"{types} (default: fp16, or what the rung has)")
-    run.add_argument("--accumulate", default="fp32", help=f"{sums} (default: %(default)s)")
+    run.add_argument("--dtype", help=f"operands: {types} (default: fp16 if possible)")
+    run.add_argument("--accumulate", default="fp32", help=f"sums: {sums} (default: %(default)s)")
     run.add_argument("--layout", metavar="NT|NN", help="how A and B are stored (default: NT)")
-    run.add_argument("--config", type=int, default=0, metavar="I", help="which config, from 0")
+    run.add_argument(
+        "--config", type=int, default=0, metavar="I", help="number of the config, from 0"
+    )
     return parser
 
 

@@ -203,7 +203,7 @@ def _rung(kernel: str | Kernel) -> Kernel:
 def _check_operands(
     a, b, out, of_b: int = 2, other: str = "call it for each, or use tritemm.matmul"
 ) -> None:
-    """Errors of what is about no kernel: types, devices, gradients; b has `of_b` dimensions.
+    """Errors that don't depend on the kernel: types, devices, gradients; b has `of_b` dimensions.
 
     `other` is what to do with more of them.
     """
@@ -275,7 +275,7 @@ def _check_memory(a, b, out) -> None:
 def _must_run(rung: Kernel, problem: Problem) -> None:
     """ValueError, with the fastest rung that can, if `rung` refuses.
 
-    An empty product is one that every layout can have: of it, types and device are asked alone.
+    An empty product is possible in every layout: only its types and device are checked.
     """
     if 0 in (problem.M, problem.N, problem.K):
         problem = _full(problem)

@@ -115,7 +115,7 @@ def _file(name: str, arch: str, flags: Sequence[str] = FLAGS) -> Path:
 
 
 def architecture(sm: int | str) -> str:
-    """ "90a" of 90, "90", "90a" and "sm_90a"; ValueError if it is none that can be asked for."""
+    """ "90a" of 90, "90", "90a" and "sm_90a"; ValueError if no such architecture is possible."""
     arch = str(sm).removeprefix("sm_")
     arch = "90a" if arch == "90" else arch
     if arch not in ("80", "90a"):

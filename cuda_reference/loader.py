@@ -98,7 +98,7 @@ def _library_file(name: str, arch: str) -> Path:
 
 
 def _compile(name: str, arch: str, made: Path) -> None:
-    """Build in a folder of its own and move the result: nobody meets half a library."""
+    """Build in a folder of its own and move the result: nobody reads half a library."""
     _needs()
     folder = Path(tempfile.mkdtemp(prefix=made.stem + "-", dir=made.parent))
     try:

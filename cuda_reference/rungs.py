@@ -11,7 +11,7 @@ from .source import ROOT, opening_comment
 
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 E4M3 = torch.float8_e4m3fn
-#: All of `Problem.sums`: whoever promotes may do so where the tensor core could sum all of K.
+#: All of `Problem.sums`: a rung that promotes may do so even if the tensor core could sum all of K.
 SUMS = ("whole", "promoted", "block")
 
 # What the rungs of a family can run. The classic ladder has its own accumulators, fp32 and fp16.

@@ -12,7 +12,7 @@ from tritemm.spec import Signs, parse_header, parse_signs, parse_title
 
 ROOT = Path(__file__).resolve().parent
 INCLUDE = ROOT / "include"
-#: What a header says; "By hand" stands where a Triton rung has "Compiler does".
+#: What a header says; "By hand" takes the place of a Triton rung's "Compiler does".
 HEADER_KEYS = ("Adds to", "Mirrors", "By hand", "Signs", "Needs", "Note")
 
 _INCLUDED = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)

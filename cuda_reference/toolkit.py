@@ -139,7 +139,7 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def put(file: Path, data: bytes) -> None:
-    """Write `file` whole: who reads it meanwhile finds all of it or nothing."""
+    """Write `file` whole: a concurrent reader finds all of it or nothing."""
     with tempfile.TemporaryDirectory(prefix=file.stem + "-", dir=file.parent) as folder:
         part = Path(folder, file.name)
         part.write_bytes(data)

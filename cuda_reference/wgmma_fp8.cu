@@ -29,7 +29,7 @@ struct Shared {
     uint64_t full[STAGES], empty[STAGES];
 };
 
-// d[64 x 128] = A[64 x 32] B[32 x 128], plus d unless `keep` is 0. Operands of 8 bits lie along K.
+// d[64 x 128] = A[64 x 32] B[32 x 128], plus d unless `keep` is 0. Both are stored along K.
 __device__ inline void wgmma_m64n128k32(float (&d)[BN / 2], uint64_t a, uint64_t b, int keep) {
     asm volatile(
         "{\n"
@@ -43,7 +43,7 @@ __device__ inline void wgmma_m64n128k32(float (&d)[BN / 2], uint64_t a, uint64_t
 }
 
 // d = A B for the BK elements of K of one stage; `a` is this warpgroup's 64 rows. It waits, and
-// names d there too: so the compiler reads none of it ahead of the wait.
+// names d there too: so the compiler reads no part of d before the wait.
 __device__ inline void multiply(float (&d)[BN / 2], const uint8_t* a, const uint8_t* b) {
     const uint64_t desc_a = swizzled_descriptor(a), desc_b = swizzled_descriptor(b);
     wgmma_fence();

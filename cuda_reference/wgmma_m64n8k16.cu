@@ -1,6 +1,6 @@
 /* wgmma_m64n8k16: one WGMMA per k-step, its descriptors spelled out.
 
-Adds to       mma_naive: four warps multiply together, and both operands lie in shared memory
+Adds to       mma_naive: four warps multiply together, and both operands are in shared memory
 Mirrors       naive
 By hand       the 8 x 16-byte core matrices, the descriptors, both majors of B, the proxy fence
 Signs         sm_90: HGMMA.64x8x16, no HMMA, no UTMALDG

@@ -16,7 +16,7 @@ constexpr int TILE = 16;
 constexpr int WARP_ROWS = 4, WARP_COLS = 2;  // a block of 8 warps shares rows in L1: 64 x 32 of C
 
 // Rows of A or of B, from a warp's first row on. wmma reads whole 16 x 16 tiles whose rows are
-// 32-byte aligned; all others are staged, with zeros for what lies outside.
+// 32-byte aligned; all others are staged, with zeros for what is outside.
 struct Operand {
     const __half* first;
     int64_t ld, K;

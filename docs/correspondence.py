@@ -1,8 +1,8 @@
 """The generated parts of docs/correspondence.md, from the machine code that docs.code records.
 
-What a table shows stands above it on the page, in a comment: it counts mnemonics in kernels, called
-as `docs.code` calls them; it shows the layouts of shared memory that Triton chose, or the order of
-loads and products; and it compares rungs by their bank conflicts on a GPU, and Triton's by their
+A comment above each table on the page says what it shows. Tables count mnemonics in kernels, called
+as `docs.code` calls them; they show the layouts of shared memory that Triton chose, or the order of
+loads and products; and they compare rungs by their bank conflicts on a GPU, and Triton's by their
 speed over CUDA's.
 """
 
@@ -34,7 +34,7 @@ _PROOF = re.compile(r"^<!-- proof\n(.*?)\n-->\n<!-- begin: (.+?) -->", re.MULTIL
 
 @functools.cache
 def proofs() -> dict[str, Proof]:
-    """What the page asks for, by the name of the part that shows it."""
+    """The proofs of the page, by the name of the part that shows them."""
     found = {}
     for text, name in _PROOF.findall(code.PAGE.read_text()):
         lines = (line.partition(": ") for line in text.splitlines())
@@ -56,7 +56,7 @@ def compilers(data: Mapping[str, Any]) -> str:
 
 
 def shown(proof: Proof, data: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    """The counts of one technique, and what else its proof asks for."""
+    """The counts of one technique, and what else its proof lists."""
     entries = {key: data[key] for key in proof["in"] if key in data}
     counts = [
         [title(key, entry), *(str(code.count(entry, name)) for name in proof["count"])]
@@ -121,7 +121,7 @@ def measured(ratios: Sequence[str], rows: Sequence[Row]) -> str:
 
 
 def origin_of(row: Row, rival: str, rows: Sequence[Row]) -> str:
-    """What was raced, where and when; and whether both kernels are still those."""
+    """What was raced, where and when; and whether both kernels are unchanged."""
     race = (row.time, row.case, rival)
     both = [row, *(r for r in rows if (r.time, r.case, r.competitor) == race)]
     return f"{row.case} on {row.environment.gpu}, {row.time[:10]}{note(both)}"

@@ -106,23 +106,22 @@ def example() -> dict[str, tuple[str, float]]:
             f"{tiles} tiles of {m} x {n} on {device.sms} SMs are {waves} waves of {depth} steps. "
             f"A step takes {1e6 * step(device.sms):.3g} µs, and {1e6 * step(last):.3g} in the last "
             f"wave, of {last} tiles: {own_step:.3g}, the tile's own factor, times the root of the "
-            f"squares of {1e6 * products:.3g} for products, {1e6 * alone:.3g} for what an SM draws "
-            f"from L2, {1e6 * last * together:.3g} for what {last} do, {1e6 * waits:.3g} for "
+            f"squares of {1e6 * products:.3g} for products, {1e6 * alone:.3g} for what an SM reads "
+            f"from L2, {1e6 * last * together:.3g} for what {last} SMs read, {1e6 * waits:.3g} for "
             f"the latency of a load, and {1e6 * numbers.beat:.3g} that a step takes however small "
-            f"it is; and {100 * slower:.0f} % more, "
-            "since the clock falls meanwhile",
+            f"it is; and {100 * slower:.0f} % more, because the clock falls meanwhile",
             steps,
         ),
         "ends": (
             f"{1e6 * late:.3g} µs, {own_ends:.3g} times the rung's, and {1e6 * store:.3g} µs to "
-            f"store {m} x {n} elements; of all tiles but one {100 * rung.shown:.0f} % are not "
-            "hidden behind the next",
+            f"store {m} x {n} elements; {100 * rung.shown:.0f} % of this shows for all tiles but "
+            "one, and the next tile hides the rest",
             ends,
         ),
         "power": (
             f"{asked.flops / 1e9:.0f} GFLOP at {1e15 * numbers.power:.3g} fs, and "
             f"{1e15 * numbers.traffic:.3g} fs times 1/{m} + 1/{n}; "
-            "it counts if it is more than steps and ends",
+            "it counts if it is longer than steps and ends",
             power,
         ),
         "memory": (
@@ -158,7 +157,7 @@ def example_text() -> str:
             *rows,
             "",
             f"`python -m tritemm explain {CASE.M} {CASE.N} {CASE.K} --kernel {RUNG.name}` says "
-            "the same total, and the same parts but for power and cold. The roofline is "
+            "the same total, and the same parts except power and cold. The roofline is "
             f"{1e6 * floor:.1f} µs; searches measured {min(took):.1f} to {max(took):.1f} µs.",
         ]
     )
@@ -189,18 +188,18 @@ def fitted() -> str:
     steps, ends = map(_range, zip(*_tiles(numbers), strict=True))
     lines = [
         "| fitted | | |", "|---|--:|---|", *rows, "",
-        f"And of each of {len(numbers.rungs)} rungs: its launch ({spread['launch']}), what cold "
+        f"Each of {len(numbers.rungs)} rungs also has its launch ({spread['launch']}), what cold "
         f"operands add ({spread['cold']}), a tile's ends ({spread['ends']}), how much of them "
         "shows, and for each type its share of the dense rate at the settled clock, which a card "
-        f"below its power limit exceeds. And of {len(_tiles(numbers))} tiles two factors of "
-        f"their own: of a step ({steps}) and of the ends ({ends}). These are {_count(numbers)} "
+        f"below its power limit exceeds. {len(_tiles(numbers))} tiles have two factors of "
+        f"their own: for a step ({steps}) and for the ends ({ends}). These are {_count(numbers)} "
         "numbers in all.",
     ]  # fmt: skip
     for other in gpus.files():
         if rates := other.get("rates"):
             units = {name: constants.NUMBERS[name]["unit"] for name in rates}
             plain = [f"`{name}` {_shown(value, units[name])}" for name, value in rates.items()]
-            lines += ["", f"Of the {other['gpu']} alone: {', '.join(plain)}."]
+            lines += ["", f"Only for the {other['gpu']}: {', '.join(plain)}."]
     return "\n".join(lines)
 
 

@@ -10,9 +10,10 @@ from tools import suite_record
 ROOT = Path(__file__).resolve().parents[1]
 #: What each of the Makefile's targets runs.
 RUNS = {
-    "test": "the suite, in the gate",
-    "test-oldest": "what depends on Triton, one in twenty of what depends on torch, in the gate",
-    "test-latest": "what depends on Triton, by hand",
+    "test": "the whole suite, on every change",
+    "test-oldest": "what depends on Triton, and one in twenty of the tests that depend on torch, "
+    "on every change",
+    "test-latest": "what depends on Triton, on request",
 }
 
 

@@ -1,10 +1,10 @@
 """The same prompt alone and among others, to the bit: `python examples/batch_invariant.py`.
 
-A library that picks its kernel by the number of rows may add up a row's terms in another order when
-more rows come along, so a prompt's logits depend on who else is served. This transformer takes its
-products from tritemm with `batch_invariant=True`, or from torch, and its sums over a row too, of
-the norms and of softmax, as products with ones; all that is left acts on each element by itself.
-So what is compared is the products. The weights are random. `--tiny` runs on a CPU too.
+A library that chooses its kernel by the number of rows may add up a row's terms in another order if
+there are more rows, so a prompt's logits depend on the other prompts in the batch. This transformer
+takes its products from tritemm with `batch_invariant=True`, or from torch. Its sums over a row, in
+the norms and in softmax, are products with ones, and everything else acts on each element by
+itself. So the comparison is of the products. The weights are random. `--tiny` also runs on a CPU.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""Expert parallelism: a mixture of experts whose experts lie on several GPUs.
+"""Expert parallelism: a mixture of experts whose experts are on several GPUs.
 
     torchrun --nproc-per-node 2 examples/expert_parallel.py
     torchrun --nproc-per-node 2 examples/expert_parallel.py --device cpu
 
 Each device has some of the experts, and tokens of its own. It sends each token to the devices of
-its experts, and gets back what these made of it. It trains twice, like this and with all experts
+its experts, and receives their results. The program trains twice, in this way and with all experts
 and all tokens on one device, and prints both losses. With `--device cpu` the kernels run in
-Triton's interpreter, at a toy size; where there is a GPU, set TRITON_INTERPRET=1 for it.
+Triton's interpreter, at a toy size; on a machine with a GPU, also set TRITON_INTERPRET=1.
 """
 
 import argparse
@@ -24,7 +24,7 @@ STEPS = 3
 
 
 class Mixture(nn.Module):
-    """A router and its experts, of which each of the `devices` has as many."""
+    """A router and its experts, the same number on each of the `devices`."""
 
     def __init__(self, experts: int, width: int, devices: int = 1):
         super().__init__()
@@ -40,13 +40,13 @@ class Mixture(nn.Module):
         return (made.view(*index.shape, -1) * weight.unsqueeze(-1)).sum(1)
 
     def made_elsewhere(self, rows, experts):
-        """What expert `experts[i]`, wherever it lies, makes of row i."""
+        """The result of expert `experts[i]`, on whichever device it is, for row i."""
         each = self.experts.down_proj.shape[0]
         order = (experts // each).argsort(stable=True)
         sent = torch.bincount(experts // each, minlength=self.devices)
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent)
-        there, here = sent.tolist(), received.tolist()  # torch's all-to-all wants them on the host
+        there, here = sent.tolist(), received.tolist()  # torch's all-to-all needs them on the host
         mine = exchanged(rows[order], here, there)
         index = exchanged((experts % each)[order], here, there).unsqueeze(-1)
         made = self.experts(mine, index, torch.ones_like(index, dtype=rows.dtype))
@@ -55,13 +55,13 @@ class Mixture(nn.Module):
 
 
 def exchanged(rows, receive: list[int], send: list[int]):
-    """So many rows for each device, in order of the devices; and from each so many."""
+    """Sends and receives the given numbers of rows for each device, in order of the devices."""
     moved = all_to_all_single_autograd(rows.contiguous(), receive, send, dist.group.WORLD)
     return torch.ops._c10d_functional.wait_tensor(moved)
 
 
 def shared_out(whole: Mixture, devices: int, rank: int) -> Mixture:
-    """The share of the device `rank`: the router, and every so many of the experts."""
+    """The share of the device `rank`: the router, and its part of the experts."""
     experts, width = whole.router.weight.shape
     part = Mixture(experts, width, devices).to(whole.router.weight)
     part.router.load_state_dict(whole.router.state_dict())
@@ -71,7 +71,7 @@ def shared_out(whole: Mixture, devices: int, rank: int) -> Mixture:
 
 
 def train(device: str) -> list[tuple[float, float]]:
-    """Losses of a few steps: of experts shared out, and of the same on one device."""
+    """Losses of a few steps: with experts on several devices, and with all on one."""
     devices, rank = dist.get_world_size(), dist.get_rank()
     experts, width, tokens = (64, 1024, 4096) if device == "cuda" else (8, 16, 12)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32

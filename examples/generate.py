@@ -1,9 +1,9 @@
 """Greedy decoding with a model of transformers: `python examples/generate.py`.
 
-A Llama with random weights, or `--model NAME` for one that is there, decodes by torch and, after
-`tritemm.convert`, by tritemm; step by step from Python, and on a GPU as one CUDA graph per token
+A Llama with random weights, or an existing model with `--model NAME`, decodes with torch and, after
+`tritemm.convert`, with tritemm; step by step from Python, and on a GPU as one CUDA graph per token
 (`torch.compile(mode="reduce-overhead")` over a static cache). Prints tokens per second, and how
-many tokens are the same. `--tiny` runs on a CPU too, in Triton's interpreter.
+many tokens are the same. `--tiny` also runs on a CPU, in Triton's interpreter.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def next_token(model, ids, cache):
 
 
 def decode(model, args, step):
-    """The tokens [batch, tokens], and how many a second; the prompt is not timed."""
+    """The tokens [batch, tokens], and tokens per second; the prompt is not timed."""
     from transformers import StaticCache
 
     random = torch.Generator().manual_seed(0)
@@ -59,14 +59,14 @@ def decode(model, args, step):
 
 
 def now(device):
-    """In seconds, when the device has done its work."""
+    """The time in seconds, once the device has finished its work."""
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def ways(args):
-    """Name -> what makes one more token."""
+    """Name -> the function that makes one more token."""
     yield "eager", next_token
     if args.device == "cuda":
         torch._dynamo.reset()

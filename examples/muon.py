@@ -1,10 +1,11 @@
-"""A small GPT learns by Muon, its orthogonalisation by tritemm: `python examples/muon.py`.
+"""A small GPT learns with Muon, whose orthogonalisation uses tritemm: `python examples/muon.py`.
 
-`torch.optim.Muon` has no hook for the function that makes its updates orthogonal, so that is
-replaced by name. Four runs from the same first weights over the same bytes: torch's function, ours,
-ours in the Gram form, and torch's with another seed, to show what is a small difference. `--tiny`
-runs on a CPU too, in Triton's interpreter. `--time 4096x11008` trains nothing: it times the three
-functions on one matrix in bf16, in turns, and says how far they are from the same steps in fp64.
+`torch.optim.Muon` has no hook for the function that makes its updates orthogonal, so the example
+replaces it by name. There are four runs over the same bytes: torch's function, ours, and ours in
+the Gram form, from the same initial weights; and torch's with another seed, to show how large a
+small difference is. `--tiny` also runs on a CPU, in Triton's interpreter. `--time 4096x11008`
+trains nothing: it times the three functions on one matrix in bf16, in turns, and says how far their
+results are from the same steps in fp64.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def optimizers(model, rate):
 
 
 def run(args, text, orthogonalise, seed=0):
-    """The losses of a run and its tokens per second, with this function in the place of torch's."""
+    """The losses of a run and its tokens per second, with this function instead of torch's."""
     _muon._zeropower_via_newtonschulz = orthogonalise
     try:
         return train(args, text, False, seed, optimizers)

@@ -1,7 +1,7 @@
-"""A quick look at speed over size, as Triton's tutorials take it: `python examples/perf_plot.py`.
+"""A quick plot of speed over size, as in Triton's tutorials: `python examples/perf_plot.py`.
 
-`do_bench` times one provider after another, on a card that is as warm as it happens to be, and
-nothing is checked. What this project claims is measured by `python -m perf sweep`: checked,
+`do_bench` times one provider after another, whatever the card's temperature, and checks
+nothing. `python -m perf sweep` makes the measurements that this project claims: checked,
 interleaved, at a settled clock.
 """
 
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where cuda_re
 import cuda_reference
 import tritemm
 
-CUDA = "wgmma_cluster"  # of cuda_reference.ladder(); mma_async_stage4 where there is no WGMMA
+CUDA = "wgmma_cluster"  # of cuda_reference.ladder(); mma_async_stage4 if there is no WGMMA
 PROVIDERS = {
     "tritemm.matmul": tritemm.matmul,
     f"CUDA {CUDA}": lambda a, b: cuda_reference.matmul(a, b, kernel=CUDA),

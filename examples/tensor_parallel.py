@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 examples/tensor_parallel.py --device cpu
 
 It trains twice, sharded and on one device, and prints both losses. With `--device cpu` the kernels
-run in Triton's interpreter, at a toy size; where there is a GPU, set TRITON_INTERPRET=1 for it.
+run in Triton's interpreter, at a toy size; on a machine with a GPU, also set TRITON_INTERPRET=1.
 """
 
 import argparse
@@ -39,13 +39,13 @@ class Block(nn.Module):
 
 
 def shard(model: nn.Sequential, mesh) -> nn.Sequential:
-    """Each device gets some columns of `gate` and `up`, and the rows of `down` that they meet."""
+    """Each device gets some columns of `gate` and `up`, and the matching rows of `down`."""
     plan = {"*.gate": ColwiseParallel(), "*.up": ColwiseParallel(), "*.down": RowwiseParallel()}
     return parallelize_module(model, mesh, plan)
 
 
 def trainer(model: nn.Module, x, target):
-    """() -> the loss, after which the weights are one step better."""
+    """A function that takes one training step and returns its loss."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
     def step() -> float:

@@ -1,9 +1,9 @@
 """A small GPT learns this repository's own pages: `python examples/train_gpt.py`.
 
-Three runs: torch; tritemm, from the same first weights over the same bytes; and torch with another
-seed. What another way to multiply changes should be small beside what another seed changes, and
+There are three runs: torch; tritemm, from the same initial weights over the same bytes; and torch
+with another seed. Another way to multiply should change little compared with another seed, and
 the table shows both. With `--dtype fp8`, tritemm's layers multiply in fp8, and torch runs a third
-seed. `--tiny` runs on a CPU too, in Triton's interpreter.
+seed. `--tiny` also runs on a CPU, in Triton's interpreter.
 """
 
 import argparse
@@ -104,7 +104,7 @@ def train(args, text, convert, seed, optimizers=adamw):
 
 
 def now(device):
-    """In seconds, when the device has done its work."""
+    """The time in seconds, once the device has finished its work."""
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -27,7 +27,7 @@ from .experiments import (
     sweep,
 )
 
-#: In the order of the help. A new experiment is a module of `perf.experiments`, and a word here.
+#: In the order of the help. A new experiment is a module of `perf.experiments`, and an entry here.
 COMMANDS = (
     *(race, suite, serving, moe, experts, ladder, sweep, host, joules, model, roofline),
     *(search, regret, conform, errors, profile, show),
@@ -37,7 +37,7 @@ COMMANDS = (
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m perf",
-        description="Measure tritemm against cuBLAS, record the results, show them.",
+        description="Measure tritemm against cuBLAS, record the results and show them.",
         epilog="`python -m perf COMMAND --help` has the options and examples of each.",
     )
     commands = made.add_subparsers(required=True, metavar="COMMAND")

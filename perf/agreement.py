@@ -1,7 +1,7 @@
 """How far a model's results are from the same model in fp32, for tritemm and for torch.
 
-bf16 rounds every layer's result, so no bound of one product holds for a model. What torch loses
-here is the measure: the two differ in the order of their sums, and what they lose must not. A model
+bf16 rounds every layer's result, so no bound of one product holds for a model. The measure is what
+torch loses: the two may differ in the order of their sums, but not in what they lose. A model
 in fp8 may lose `coarser` times as much.
 """
 
@@ -76,7 +76,7 @@ def _sum(t: torch.Tensor) -> float:
 
 
 def _over(value: float, scale: float) -> float:
-    """0 of nothing."""
+    """0 if there is nothing."""
     return value / scale if scale else (math.inf if value else 0.0)
 
 
@@ -116,8 +116,8 @@ class Agreement:
 def judge(own: Errors, torchs: Errors, coarser: float = 1) -> Agreement:
     """`own` errors against those of torch on the same case, or `coarser` times those.
 
-    The loss is one number, whose error may be anything below torch's bound, even 0: it is judged
-    as each tensor is.
+    The loss is one number, whose error may be anything below torch's bound, even 0. It is judged
+    like each tensor.
     """
     ours, theirs = groups(own), groups(torchs)
     shares = {

@@ -11,14 +11,14 @@ from .tables import Result, Tally, median, us
 
 #: Colour and marker of what is faster, within the noise and slower: they differ in lightness too.
 LOOKS = {1: (figures.RUNG, "o"), 0: ("#222222", "D"), -1: (figures.CUDA_RUNG, "s")}
-#: The ratios in sight; what is beyond stands at the edge, with its value beside it.
+#: The visible range of ratios; a ratio beyond it is drawn at the edge, with its value beside it.
 LEAST, MOST = 0.4, 3.0
 
 
 def plot(own: Sequence[Result], words: str, named: Callable[[Row], str], reference: str):
     """Every problem's ratio to the reference; the title is `words` and the mean.
 
-    `named` is what stands beside a problem.
+    `named` is the text beside a problem.
     """
     *classes, total = tables.tallies(own)
     groups = [tally for tally in classes if tally.results[0].ours.problem["class"] == tally.name]
@@ -52,7 +52,7 @@ def plot(own: Sequence[Result], words: str, named: Callable[[Row], str], referen
 
 
 def _draw(axes, place: int, result: Result, reference: str) -> None:
-    """A problem's line and its value; or what became of it."""
+    """A problem's line and its value, or its outcome if it has none."""
     row, ratio = result.ours, result.ratio
     beside = {"transform": axes.get_yaxis_transform(), "fontsize": 7.5, "va": "center"}
     if not ratio:

@@ -56,7 +56,7 @@ class CudaBench:
         self.stream.wait_stream(torch.cuda.current_stream())
 
     def estimate(self, competitor: Competitor) -> float:
-        """Seconds of one launch, from a strip of A's rows: what is too slow is not run in full."""
+        """Seconds of one launch, from a strip of A's rows: a slow product needn't run in full."""
         a, b, c, *more = self.sets[0]
         # What follows a product may be compiled, by torch, for its size alone; and scales of A
         # are of all of its rows.
@@ -308,6 +308,6 @@ def repeat(graph: torch.cuda.CUDAGraph, count: int) -> None:
 
 
 def _timed(run: Callable[[], None]) -> float:
-    """Seconds of one run on the current stream, after all that is under way."""
+    """Seconds of one run on the current stream, after everything that was enqueued before."""
     torch.cuda.synchronize()
     return elapsed(run)

@@ -65,7 +65,7 @@ def into(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
 
 
 def recorded(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
-    """Both operands ask for a gradient, which nobody computes."""
+    """Both operands require a gradient, which is never computed."""
     return plain(multiply, x.requires_grad_(), w.requires_grad_(), mode)
 
 
@@ -85,7 +85,7 @@ def stepped(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
 
 
 def chained(count: int) -> Make:
-    """A compiled graph of so many products in a row."""
+    """A compiled graph of a number of products in a row."""
 
     def make(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
         def work(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -131,7 +131,7 @@ class Kind:
         return max(1, min(CALLS, QUEUE // 2 // launches - LEAD))
 
     def function(self, name: str, bias: torch.Tensor | None) -> Multiply:
-        """That of a competitor: torch's, inside `tritemm.enabled()` too, or tritemm's."""
+        """The competitor's function: torch's (also inside `tritemm.enabled()`) or tritemm's."""
         if self.family == "routed":
             return (self.ours if name == OURS else self.torchs)(bias)
         if name == REFERENCE:
@@ -193,7 +193,7 @@ def kernel_kinds(case: Case, kernels: Sequence[str]) -> list[Kind]:
 
 
 def task_of(kind: Kind) -> session.Task:
-    """Its rows are without what says something about the GPU's work: errors, rungs below."""
+    """Its rows lack what describes the GPU's work: errors, rungs below."""
     problem = Problem(kind.name, kind.family, kind.title, kind.case)
     left_out = {"worst": None, "below": None, "ratio_below": None}
     return session.Task(
@@ -212,8 +212,8 @@ def task_of(kind: Kind) -> session.Task:
 class Called(CallBench):
     """Calls of one kind.
 
-    Those of `ENABLED` are routed, which is one setting of the process: it is switched on before a
-    batch and off after it, untimed.
+    Those of `ENABLED` are routed. Routing is one setting of the process, so it is switched on
+    before a batch and off after it, untimed.
     """
 
     def __init__(self, kind: Kind, plan: Plan):
@@ -231,7 +231,7 @@ class Called(CallBench):
         return a, (b.mT if turned else b) / math.sqrt(case.K)
 
     def multiply(self, name: str, dtype: torch.dtype) -> Multiply:
-        """That of a competitor, for operands of this type."""
+        """The competitor's function, for operands of this type."""
         bias = self.bias.detach().clone().to(dtype)
         return self.kind.function(name, bias.requires_grad_(self.kind.make is recorded))
 

@@ -1,7 +1,7 @@
 """Times calls, not launches: what `host` and `model` race, results and gradients included.
 
-Torch's own call is the reference, under its second name the null test, and what it loses against
-fp32 is what the others are judged by.
+Torch's own call is the reference, under its second name the null test, and the others are judged by
+what it loses against fp32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .engine import Competitor, Loop, Plan, Sample
 from .machine import State
 from .rows import NULL, REFERENCE, TRITON
 
-#: tritemm's name in rows: `kernel="auto"`, whatever it takes for each product.
+#: tritemm's name in rows: `kernel="auto"`, whichever rung it chooses for each product.
 OURS = "auto"
 #: How work is run, and what `torch.compile` is given; None: not compiled.
 MODES = {"eager": None, "compiled": {}, "graph": {"mode": "reduce-overhead"}}
@@ -31,7 +31,7 @@ Results = Mapping[str, torch.Tensor]
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """No garbage is collected inside the block."""
+    """Disables garbage collection inside the block."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -48,8 +48,8 @@ def compiled(function: Callable, mode: str) -> Callable:
 
 def compiled_apart(function: Callable, **options) -> Callable:
     """The function, compiled for the sizes that it is called with. Its code is its own:
-    torch.compile looks what it made up by code object, and torch's variant must not wait for the
-    guards of tritemm's."""
+    torch.compile finds its results by code object, and torch's variant must not run the guards of
+    tritemm's."""
     code, closure = function.__code__.replace(), function.__closure__
     own = types.FunctionType(code, function.__globals__, function.__name__, closure=closure)
     return torch.compile(own, fullgraph=True, dynamic=False, **options)

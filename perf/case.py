@@ -22,10 +22,10 @@ INT4_GROUP = 128
 #: Operand and output types by the names that rows use; fp8 is e4m3.
 DTYPES = {problem.short_name(t): t for t in (*problem.ACCUMULATE, torch.int32)}
 DTYPES["fp8"] = torch.float8_e4m3fn
-#: Accumulator of each operand type, unless asked otherwise.
+#: Accumulator of each operand type, unless another one is given.
 ACCUMULATE = {problem.short_name(t): problem.short_name(a) for t, a in problem.ACCUMULATE.items()}
 ACCUMULATE["fp8"] = "fp32"
-#: Output type of each operand type, unless asked otherwise.
+#: Output type of each operand type, unless another one is given.
 OUTPUT = {name: name for name in ACCUMULATE} | {"int8": "int32", "fp8": "bf16"}
 
 #: What shares a scale in A and in B, as recipes of `tritemm.scaled_mm`, by the words of a table.
@@ -38,7 +38,7 @@ SCALINGS = {
 }
 #: Those whose sums may be left to the tensor core.
 WHOLE = "tensor", "row"
-#: The word for such sums of fp8, `use_fast_accum`, in the place of an accumulator's.
+#: The word for such sums of fp8, `use_fast_accum`, instead of an accumulator's.
 FAST = "fast"
 
 
@@ -116,7 +116,7 @@ class Case:
 
     @property
     def total(self) -> int:
-        """What groups share out: all rows, or all of K."""
+        """What groups divide: all rows, or all of K."""
         return self.M if self.groups and self.groups.cut == "m" else self.K
 
     @property
@@ -150,7 +150,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """The operands' type: tf32 for fp32 that is multiplied so."""
+        """The operands' type: tf32 for fp32 that is multiplied as tf32."""
         return "tf32" if (self.dtype, self.precision) == ("fp32", "tf32") else self.dtype
 
     @property
@@ -161,7 +161,7 @@ class Case:
     @property
     def bytes(self) -> int:
         """Bytes of A and B, each read once, and of C, written once; and of scales, and of what
-        follows, read. Of a weight of 4 bits those that it is stored in count, however it is read.
+        follows, read. Of a weight of 4 bits, the stored bytes count, however it is read.
 
         The B of an empty group is not read.
         """

@@ -1,4 +1,4 @@
-"""What the commands share: types of arguments, options, refusals, lines of progress."""
+"""What the commands have in common: types of arguments, options, refusals, lines of progress."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ from . import bench
 from .case import ACCUMULATE
 from .rows import PEERS
 
-#: The operand types that the rungs multiply, and what `tritemm.matmul` may be asked for.
+#: The operand types that the rungs multiply, and the values of `tritemm.matmul(kernel=)`.
 TYPES = [short_name(dtype) for dtype in MULTIPLIED]
 KERNELS = ("auto", *(kernel.name for kernel in RUNGS))
+#: What several commands say of their options.
+ONLY_CLASSES = "only problems of these classes: prefill, decode, ...; default: all"
+ONLY_IDS = "only the problems with these ids; default: all"
 
 
 def add_command(commands, name: str, run: Callable, text: str, examples: str):
@@ -73,7 +76,7 @@ def positive(text: str) -> int:
 
 
 def add_list(command, option: str, parse: Callable, help: str, default: str = "", dest=None):
-    """An option of values with commas between them: these alone."""
+    """An option that takes values separated by commas."""
     word = option.strip("-").upper()
     command.add_argument(
         option, dest=dest, type=list_of(parse), default=default, metavar=f"{word},...", help=help
@@ -81,37 +84,40 @@ def add_list(command, option: str, parse: Callable, help: str, default: str = ""
 
 
 def add_choices(command, option: str, known: Iterable, parse: Callable | None = None) -> None:
-    """An option of values with commas between them, by default all `known`; no others without
+    """An option that takes values separated by commas, by default all `known`; others only with
     `parse`."""
     every = ",".join(map(str, known))
-    more = ", or others" if parse else ""
-    add_list(command, option, parse or one_of(*known), f"default: {every}{more}", every)
+    text = f"default: {every}; others are possible" if parse else f"some of {every}; default: all"
+    add_list(command, option, parse or one_of(*known), text, every)
 
 
 def add_problems(command: argparse.ArgumentParser, file: Path) -> None:
     """Which problems of which file."""
     text = f"CSV with the columns of perf/{file.name}"
     command.add_argument("--file", type=Path, default=file, help=text)
-    add_list(command, "--class", str, "these alone: prefill, decode, ...", dest="classes")
-    add_list(command, "--id", str, "these alone", dest="ids")
+    add_list(command, "--class", str, ONLY_CLASSES, dest="classes")
+    add_list(command, "--id", str, ONLY_IDS, dest="ids")
 
 
 def add_kernels(command: argparse.ArgumentParser) -> None:
-    text = "what matmul is asked for: auto (default) or rungs"
+    text = "what to pass to matmul as kernel=: auto (default) or names of rungs"
     add_list(command, "--kernel", one_of(*KERNELS), text, "auto", "kernels")
 
 
 def add_peers(command: argparse.ArgumentParser, more: str = "") -> None:
     """`--peers`; its help ends with `more`."""
-    text = f"race these too: lt (the fastest of cuBLASLt's list), quack (of its configs){more}"
+    text = "also race lt (the fastest of cuBLASLt's list) or quack (the fastest of its configs)"
+    text += more
     add_list(command, "--peers", one_of(*PEERS), text)
 
 
 def add_types(command: argparse.ArgumentParser, dtype: str = "bf16") -> None:
     add = command.add_argument
-    add("--dtype", choices=TYPES, default=dtype, help=f"default: {dtype}")
-    add("--accumulate", choices=("fp16", "fp32", "fp64", "int32"), help="default: the type's own")
-    add("--precision", default="ieee", help="how fp32 is multiplied", choices=PRECISIONS)
+    sums = ("fp16", "fp32", "fp64", "int32")
+    add("--dtype", choices=TYPES, default=dtype, help=f"type of the operands; default: {dtype}")
+    add("--accumulate", choices=sums, help="type of the sums; default: the operand type's own")
+    precision = "how to multiply fp32; default: ieee"
+    add("--precision", default="ieee", help=precision, choices=PRECISIONS)
 
 
 def accumulator(args: argparse.Namespace, dtype: str) -> str:
@@ -132,18 +138,21 @@ def add_measurement(
     With default `seeds`, `--seed` takes several.
     """
     add = command.add_argument
-    add("--rounds", type=argument(positive), default=rounds, help=f"default: {rounds}")
-    add("--quick", action="store_true", help="less of everything; not recorded")
-    add("--out", type=Path, help="rows are added to it; default: a new file in perf/results")
+    told = f"how often each competitor runs; default: {rounds}"
+    add("--rounds", type=argument(positive), default=rounds, help=told)
+    add("--quick", action="store_true", help="run less of everything, and record nothing")
+    add("--out", type=Path, help="file to add rows to; default: a new file in perf/results")
     add("--json", action="store_true", help="print rows instead of tables")
     if seeds:
         listed = ",".join(map(str, seeds))
-        add_list(command, "--seed", int, f"of the problems; default: {listed}", listed, "seeds")
+        told = f"seeds of the problems; default: {listed}"
+        add_list(command, "--seed", int, told, listed, "seeds")
     else:
-        add("--seed", type=int, default=0, help="of the data and of the order")
+        add("--seed", type=int, default=0, help="seed of the data and of the order; default: 0")
     command.set_defaults(mode="sustained")
     if modes:
-        add("--mode", choices=bench.BENCHES, default="sustained")
+        told = "back to back (the default), or one launch at a time with a cold L2"
+        add("--mode", choices=bench.BENCHES, default="sustained", help=told)
 
 
 def unable(command: str) -> str | None:
@@ -156,7 +165,7 @@ def unable(command: str) -> str | None:
 
 
 def refuse(reason: object) -> int:
-    """Say it, and the exit status of a command that could not begin."""
+    """Print the reason, and return the exit status of a command that could not begin."""
     print(sentence(reason), file=sys.stderr)
     return 2
 

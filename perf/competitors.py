@@ -47,8 +47,8 @@ class Candidate:
 
 
 def cublas(case: Case) -> list[Competitor]:
-    """The reference, its null twin, and cuBLAS with an fp16 accumulator where that is asked for, or
-    with fast sums of fp8 that has scales."""
+    """The reference, its null twin, and cuBLAS with an fp16 accumulator if the case has one, or
+    with fast sums if fp8 has scales."""
     half = case.accumulate == "fp16"
     usual = "fp32" if half else case.accumulate
     asked = {REFERENCE: usual, NULL: usual} | ({HALF: "fp16"} if half else {})
@@ -182,7 +182,7 @@ def _dense(case: Case, operands: Operands) -> list[Competitor]:
 
 
 def matmul_options(case: Case, kernel: str) -> dict:
-    """The keyword arguments of `tritemm.matmul` that ask for the case."""
+    """The keyword arguments of `tritemm.matmul` for the case."""
     return {
         "kernel": kernel,
         "precision": case.precision if case.dtype in ("fp32", "fp64") else None,
@@ -259,7 +259,7 @@ def of_kernels(
     configs: str = "first",
     others: Sequence[Kernel] = (),
 ) -> list[Competitor]:
-    """The rungs of one ladder, in the configs that were asked for, or that `others` mirror."""
+    """The rungs of one ladder, in the selected configs, or those that `others` mirror."""
     found: list[Competitor] = []
     also = {name for other in others for name in named(other, kernels)}
     for kernel in kernels:
@@ -283,7 +283,7 @@ def _run(kernel: Kernel, problem: Problem, config: Config, *operands: torch.Tens
 
 
 def problem_of(case: Case, device: Device | None = None, how: str | None = None) -> Problem:
-    """What the dispatcher is asked for a case whose tensors torch allocated; `how`: `Case.sums`."""
+    """The dispatcher's problem for a case whose tensors torch allocated; `how`: `Case.sums`."""
     a, b, c, *more = operands(case, "meta")
     scales = None
     if case.scaling:
@@ -315,7 +315,7 @@ def chosen(case: Case) -> list[Item]:
 
 
 def named(kernel: Kernel, others: Sequence[Kernel]) -> tuple[str, ...]:
-    """The names of `others` that stand in the kernel's Mirrors line, in its order.
+    """The names of `others` in the kernel's Mirrors line, in its order.
 
     Example:
         named(tiled, cuda_rungs)  # ("wmma_base", "mma_base"), of "Mirrors  wmma_base, mma_base"

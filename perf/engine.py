@@ -103,7 +103,7 @@ class Loop:
         return self.launches * self.seconds > SLOW
 
     def every(self, rounds: int) -> int:
-        """Takes part in every so-manieth round; at least three times in `rounds`."""
+        """How many rounds apart it takes part; at least three times in `rounds`."""
         return max(1, min(4, rounds // 3)) if self.slow else 1
 
 

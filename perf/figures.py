@@ -20,10 +20,10 @@ from .tables import Result, origin
 FIGURES = ROOT / "docs" / "figures"
 #: Bars and marks of Triton's rungs, of CUDA's, and of cuBLAS; small print, and lines of a grid.
 RUNG, CUDA_RUNG, GREY, PRINT, GRID = "#2a6f97", "#d98032", "#8a8a8a", "#555555", "#dddddd"
-#: What the digest stands behind in a file's description.
+#: What precedes the digest in a file's description.
 STAMP = "rows sha256:"
 #: Pixels per inch of a saved figure: twice those of a page that shows 8 inches as 800 pixels; and
-#: the colours of its palette: a third of the size, and nobody sees it.
+#: the colours of its palette: a third of the size, without a visible difference.
 DPI, COLOURS = 200, 256
 #: Colour and marker of each class; the colours are Okabe and Ito's, which colour-blind readers
 #: tell apart, and four more that their markers tell apart.
@@ -119,20 +119,20 @@ def drawn_from(path: Path) -> str | None:
     """The digest that a file of `save` carries; None if it carries none or is not there."""
     if not Path(path).exists():
         return None
-    # In a PNG it stands uncompressed, in a chunk of text.
+    # In a PNG it is uncompressed, in a chunk of text.
     found = re.search(f"{STAMP}([0-9a-f]{{64}})".encode(), Path(path).read_bytes())
     return found and found[1].decode()
 
 
 def measured(found: Sequence[Result]) -> Sequence[Result]:
-    """What is drawn. Raises `NothingMeasured` where none of it has a ratio."""
+    """What is drawn. Raises `NothingMeasured` if none of it has a ratio."""
     if not any(result.ratio for result in found):
         raise NothingMeasured
     return found
 
 
 def called(rows: Iterable[Row]) -> str:
-    """What raced: `tritemm.matmul`, and the kernel that it was asked for."""
+    """What raced: `tritemm.matmul`, and its `kernel=`."""
     name = next(row.competitor for row in rows if row.competitor != REFERENCE)
     return "tritemm.matmul" if name == "auto" else f"tritemm.matmul, kernel={name!r}"
 
@@ -140,10 +140,10 @@ def called(rows: Iterable[Row]) -> str:
 def ratio_axis(
     axis, values: Sequence[float], bounds: tuple[float, float] = (0, math.inf)
 ) -> tuple[float, float]:
-    """Make a matplotlib axis one of ratios, in octaves; its ends.
+    """Make a matplotlib axis show ratios, in octaves; returns its ends.
 
     1 and a tenth about it are always in sight, and nothing beyond the bounds: one outlier must not
-    press all others together. Ticks are tenths, half octaves or octaves, as the span allows.
+    compress all others. Ticks are tenths, half octaves or octaves, as the span allows.
     """
     low = max(min(0.9, *values) / 1.06, bounds[0])
     high = min(max(1.1, *values) * 1.06, bounds[1])

@@ -1,7 +1,7 @@
 """Which experts tokens go to, and so the sizes of the groups that a product is of.
 
-All follows from the numbers alone, by a generator whose stream numpy never changes: whoever
-multiplies, and whenever, has the same groups.
+All follows from the numbers alone, by a generator whose stream numpy never changes: every
+competitor, at any time, has the same groups.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import zlib
 import numpy
 
 #: How even groups are. balanced: as equal as they can be; zipf: the expert in place r of a random
-#: order is as likely as 1 / r; empty: half of the experts get nothing, the others are as likely.
+#: order is chosen in proportion to 1 / r; empty: half of the experts get nothing, and the others
+#: are equally likely.
 SIZES = BALANCED, ZIPF, EMPTY = ("balanced", "zipf", "empty")
 
 
@@ -77,7 +78,7 @@ def _ends(experts: int, *how) -> tuple[int, ...]:
 
 
 def routed(experts: int, top: int, sizes: str, tokens: int) -> numpy.ndarray:
-    """[tokens, top]: the experts of each token, all different; of other `sizes` all as likely."""
+    """[tokens, top]: the experts of each token, all different, drawn as `sizes` says."""
     if sizes == BALANCED:
         return numpy.arange(tokens * top).reshape(tokens, top) % experts
     seed = zlib.crc32(f"{experts} {top} {sizes} {tokens}".encode())

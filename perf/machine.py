@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """The card at one moment; None is what NVML doesn't say (or NVML is absent).
+    """The card at one moment; None is what NVML doesn't report (or if NVML is absent).
 
     `limited`: the clock is below its maximum, or the power so near its limit that it soon will be.
     """
@@ -138,7 +138,7 @@ def _driver() -> str | None:
 
 
 def _nvml():
-    """NVML, and the current CUDA device in its eyes; None where either is missing."""
+    """NVML, and its handle of the current CUDA device; None if either is missing."""
     import torch
 
     try:

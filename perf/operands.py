@@ -3,8 +3,8 @@
 A case has A, B and C. With an ending, it has the bias and the residual too, None where there is
 none; to accumulate, C begins as the residual. By a weight of 4 bits, B is that in 16, and its bytes
 and scales come last. With groups, it has where each ends. With scales, A's and B's come last: [rows
-of A or columns of B, steps of K], where a scale may be of 128 lines, or of all; [groups, ...] of
-what each group has its own of.
+of A or columns of B, steps of K], where a scale may be shared by 128 lines, or by all; [groups,
+...] if each group has its own.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def verify(
         index = left.index(True)
         return Verdict(False, math.inf, f"output {index} has an unwritten or infinite element")
     ends = sorted({0, len(reached) - 1})
-    # To accumulate, a set has got its product as often as it was launched on.
+    # To accumulate, a set has received its product as often as it was launched on.
     verdicts = [
         _judged(case, accumulate, split, len(range(i, launches, len(sets))), *strip)
         for i in ends
@@ -311,7 +311,7 @@ def integers(case: Case, device: str) -> tuple[Operands, torch.Tensor]:
 
 
 def exactly(c: torch.Tensor, want: torch.Tensor) -> Verdict:
-    """Whether every element is the one that is wanted."""
+    """Whether every element has the expected value."""
     wrong = c != want
     count = int(wrong.sum())
     if not count:

@@ -38,11 +38,11 @@ SLACK = 1000.0
 #: The largest error on integers, over the root mean square of the results. Such splits of K have
 #: some hundredths; other operands' product has more than 1.
 NEAR = 0.1
-#: Algorithms that are asked for, how often each is timed, and bytes of workspace that it may use.
+#: How many algorithms to request, how often each is timed, and bytes of workspace for it.
 ALGORITHMS, PASSES, WORKSPACE = 8, 5, 64 * 2**20
 #: nvmath's names of how fp32 is multiplied; 16-bit types have the first.
 COMPUTE = {"ieee": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32"}
-#: Types of the operands that each is asked for.
+#: Types of the operands that each may multiply here.
 TYPES = {LT: ("bf16", "fp16", "fp32"), QUACK: ("bf16", "fp16")}
 #: quack's configs that are timed, which differ from its default in nothing else. Each takes about a
 #: second to compile, once for each type and layout; quack keeps it on disk.
@@ -60,7 +60,7 @@ MENU = {
     "256x192 cooperative 1x2": COOPERATIVE | {"tile_m": 256, "cluster_m": 1, "cluster_n": 2},
 }  # fmt: skip
 
-#: One way of a list: enqueues a product of A and B into C; of groups it gets their ends too.
+#: One way of a list: enqueues a product of A and B into C; for groups it also gets their ends.
 Run = Callable[..., None]
 
 
@@ -89,7 +89,7 @@ def peer(
 ) -> Competitor:
     """The fastest of what is `listed`, on the device of the operands; `config` begins with a dict.
 
-    Nothing is raised: what can't take part is refused, and what fails will fail when it is run.
+    It never raises: a peer that can't take part is refused, and one that fails does so when run.
     """
     try:
         if reason := _why_not(name, case, operands):
@@ -113,7 +113,7 @@ def _refused(name: str, reason: str) -> Competitor:
 
 
 def _why_not(name: str, case: Case, operands: Operands) -> str | None:
-    """Why a peer isn't asked."""
+    """Why a peer doesn't race."""
     if case.ending:
         return f"{name} is asked for products alone here, and this is {case}"
     if case.groups and name == LT:

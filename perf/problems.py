@@ -21,7 +21,7 @@ LINEAR = SUITE.with_name("linear.csv")
 SCALED = SUITE.with_name("scaled.csv")
 #: By weights of 4 bits.
 INT4 = SUITE.with_name("int4.csv")
-#: What a file says of each problem: its sizes; and the rest, with what it is where it is left out.
+#: The columns of a file: the sizes; and the rest, with their defaults.
 SIZES_OF = ("M", "N", "K")
 LEFT_OUT = {
     "id": "", "class": "mine", "name": "", "batch": "1", "dtype": "bf16", "out_dtype": "",
@@ -50,7 +50,7 @@ def read_suite(path: Path = SUITE) -> list[Problem]:
     `dtype` is a name of `perf.case.DTYPES`, or says how fp32 is multiplied: tf32, bf16x6 ...; or
     int8xN, how fp32 or fp64 is, which of them `out_dtype` says. `ending` says what follows each
     product, in the words of `perf.case.WORDS`, and `scaling`, of `perf.case.SCALINGS`, what scales
-    operands of 8 bits have; those of fp8 have them by rows where nothing is said.
+    operands of 8 bits have; fp8 has row scales unless the file says otherwise.
 
     Raises:
         ValueError: names the file, the line and what is wrong there.

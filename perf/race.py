@@ -123,7 +123,7 @@ def items(args: argparse.Namespace, case: Case) -> list[Item]:
 def hungry(case: Case, roofs) -> bool:
     """Whether power may limit the speed, at that of the roof; true where the roof isn't known.
 
-    Not only where arithmetic takes longer: 128 x 4096 x 4096 takes all of an H200's power.
+    Not only if arithmetic takes longer: 128 x 4096 x 4096 takes all of an H200's power.
     """
     roof: Roof | None = roofs and roofs.of(case)
     return roof is None or case.flops / roof.floor(case) * 1e6 > HUNGRY
@@ -138,12 +138,12 @@ def part(text: str) -> slice:
 
 
 def add_part(command: argparse.ArgumentParser) -> None:
-    text = "every N-th problem from the K-th on, to measure all in N sittings"
+    text = "only every N-th problem, from the K-th on, to measure all in N sittings"
     share = {"dest": "share", "type": cli.argument(part), "default": "1/1", "metavar": "K/N"}
     command.add_argument("--part", **share, help=text)
 
 
 def add_compiled(command: argparse.ArgumentParser) -> None:
     every = ",".join(COMPILED)
-    text = f"what of torch.compile races beside eager torch; default: {every}"
+    text = f"modes of torch.compile to race beside eager torch; default: {every}"
     cli.add_list(command, "--compiled", cli.one_of(*COMPILED), text, every)

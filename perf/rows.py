@@ -121,7 +121,7 @@ TRITON, CUDA = "triton", "cuda"
 REFERENCE, NULL, HALF = "cublas", "cublas again", "cublas fp16"
 #: With `use_fast_accum=True`: torch's `_scaled_mm`, and `tritemm.scaled_mm` as "auto".
 TORCH_FAST, AUTO_FAST = f"{REFERENCE} {FAST}", f"auto, {FAST}"
-#: Who else multiplies, beside cuBLAS as torch calls it, by the words of `--peers`.
+#: The competitors beside cuBLAS as torch calls it, by the words of `--peers`.
 PEERS = {"lt": "cublaslt", "quack": "quack"}
 #: What names of dense products begin with that race beside those of groups.
 DENSE = "dense "
@@ -210,7 +210,7 @@ _QUANTILES = ("us", "mj", "ratio", "null", "ratio_below")
 
 
 def lines(rows: Iterable[Row], below: str | None = None) -> Iterator[str]:
-    """The lines of a file; without the heading where they stand `below` the same one."""
+    """The lines of a file; without the heading if they are `below` the same one."""
     for run, own in itertools.groupby(rows, lambda row: _fields(row, RUN)):
         heading = _line({"schema": SCHEMA} | run)
         if heading != below:

@@ -31,7 +31,7 @@ LADDERS = {TRITON: RUNGS, CUDA: CUDA_RUNGS}
 class Built:
     """The rungs of the ladders that race, once CUDA's part is built, all at once.
 
-    What does not compile fails again in its race, which says so.
+    A rung that doesn't compile fails again in its race, which reports it.
     """
 
     triton: Sequence[Kernel]
@@ -77,16 +77,17 @@ def build(names: Iterable[str]) -> tuple[str | None, dict[str, str]]:
 
 def add_ladders(command: argparse.ArgumentParser, default: str) -> None:
     """Options: who races, by default which rungs."""
-    cli.add_list(command, "--ladders", cli.one_of(*LADDERS), "default: both", ",".join(LADDERS))
+    every = ",".join(LADDERS)
+    cli.add_list(command, "--ladders", cli.one_of(*LADDERS), "triton or cuda; default: both", every)
     known = cli.one_of(*(kernel.name for kernel in (*RUNGS, *CUDA_RUNGS)))
-    cli.add_list(command, "--only", known, f"these rungs (and cuBLAS); default: {default}")
+    cli.add_list(command, "--only", known, f"only these rungs (and cuBLAS); default: {default}")
 
 
 # Tables
 
 
 def label(row: Row) -> str:
-    """`07 pipelined`, `wmma_base` (CUDA's rungs are called by their names alone), `cuBLAS`.
+    """`07 pipelined`, `wmma_base` (CUDA's rungs are called only by their names), `cuBLAS`.
 
     `05 permuted[1], padded` is a rung in a further config, and what tells it from the first.
     `tritemm.matmul`, where it has no number because it races against rungs.
@@ -150,7 +151,7 @@ def one_ladder(rows: Sequence[Row]) -> Table:
 def both_ladders(rows: Sequence[Row]) -> list[Table | str]:
     """`select.latest_compare(...)`: the CUDA ladder beside its Triton twins, then Triton's ladder.
 
-    What was not measured stands below its table, by reason.
+    What was not measured is listed below its table, by reason.
     """
     references = [row for row in rows if row.rung is None]
     half = any(row.competitor == HALF for row in references)

@@ -36,7 +36,7 @@ from .race import HUNGRY
 CUBLAS = "cuBLAS"
 #: Passes over all, then over those within this of the fastest, the fastest ones if they are many.
 PASSES, FINALS, NEAR, FINALISTS = 2, 3, 1.15, 12
-#: What takes this many times the least is timed once more, and then left.
+#: What takes this many times the least is timed once more, and then no longer.
 HOPELESS = 8.0
 #: Where power may limit the clock (`race.HUNGRY`), the finals follow so many seconds of the same
 #: kernel, and what was not in them is scaled as the finalists were.
@@ -50,13 +50,13 @@ def add_search(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     told = "leave out what is predicted to take X times the least; default: 3"
     add("--within", type=float, default=3.0, metavar="X", help=told)
-    add("--all", action="store_true", help="leave out nothing")
-    told = "that compile; default: one per core"
+    add("--all", action="store_true", help="leave out no config")
+    told = "processes that compile; default: one per core"
     add("--workers", type=cli.argument(cli.positive), help=told)
 
 
 def tasks_of(cases: Iterable[Case], within: float | None) -> list[Task]:
-    """A task for each case that can be run and each of its `sums`; of others, why not is said."""
+    """A task for each case that can run and each of its `sums`; prints why others can't."""
     tasks = []
     for case in cases:
         try:
@@ -108,7 +108,7 @@ def timed(results: Sequence[Result]) -> list[Result]:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A case, what the dispatcher is asked for it, its options, and the name of its choice.
+    """A case, the dispatcher's problem for it, its options, and the name of its choice.
 
     `how`: the accumulator, or `FAST`.
     """
@@ -171,7 +171,7 @@ def search(
 ) -> list[Result]:
     """Check and time the task's options and cuBLAS on `bench`: the fastest first, failures last.
 
-    `broken`: the compiler's words on options that can't run. Of what hangs, the name goes to
+    `broken`: the compiler's words on options that can't run. If an option hangs, its name goes to
     stderr, and the process ends with status 3.
     """
     options = {option.name: option for option in (*task.options, Option(None, None, None))}

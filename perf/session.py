@@ -32,8 +32,8 @@ class Task:
 
     Without a `bench` it is the one of the session's mode. `problem` is the case's line in a suite.
     `items` are compiled ahead, by other processes. `amend` gets the bench and the race's rows
-    before they are recorded. `fields` stand in the heading of the rows in place of the session's;
-    `plan`, if given, in place of that of `Session.measure`.
+    before they are recorded. `fields` replace the session's in the heading of the rows; `plan`, if
+    given, replaces that of `Session.measure`.
     """
 
     case: Case
@@ -142,7 +142,7 @@ class Session:
         return [[compilers.submit(item) for item in task.items] for task in tasks]
 
     def _race(self, task: Task, plan: Plan) -> None:
-        """Where memory doesn't suffice, that is the row."""
+        """If memory doesn't suffice, the row says so."""
         heading, modes = self.heading(task), bench.BENCHES
         try:
             if task.bench:
@@ -187,7 +187,7 @@ def run(
 
 
 def planned(args: argparse.Namespace, base: Plan, most: int | None = None) -> Plan:
-    """The plan with the rounds that are asked for, up to `most`; or less of everything."""
+    """The plan with the requested rounds, up to `most`; or less of everything."""
     if args.quick:
         less = {"rounds": min(3, args.rounds), "replay": 0.01, "lead": 0.02, "settle": 0.2}
         return dataclasses.replace(base, **less)
@@ -218,13 +218,13 @@ def now() -> str:
 
 
 def typed(argv: Iterable[str]) -> str:
-    """What was typed, without the folders, which mean nothing elsewhere."""
+    """The command line, without the folders, which mean nothing elsewhere."""
     words = [Path(word).name if Path(word).is_absolute() else word for word in argv]
     return "python -m perf " + shlex.join(words)
 
 
 def heading_line(args: argparse.Namespace) -> str:
-    """What other JSON lines than rows were measured with; it stands above them."""
+    """What JSON lines that aren't rows were measured with; it precedes them."""
     known = {"time": now(), "command": typed(args.argv)}
     return json.dumps(known | {"environment": dataclasses.asdict(machine.environment())})
 

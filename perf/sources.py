@@ -1,4 +1,4 @@
-"""Whether rows are of today's kernels: a row carries a hash of its rung's sources.
+"""Whether rows belong to the current kernels: a row carries a hash of its rung's sources.
 
 Hashes need no history, so a shallow clone and an installed copy can tell. They are of what a kernel
 is compiled from: the rung's file and those that it takes from the same folder, without comments,
@@ -23,7 +23,7 @@ from .rows import CUDA, TRITON, Row
 
 #: What is measured in these modes is a kernel; in the others it is Python, or a whole model.
 MODES = ("sustained", "burst", "settled", "in bursts", "errors")
-#: What a caption has to add about kernels that are other ones today.
+#: What a caption adds if the kernels have changed since.
 CHANGED = "; the kernels have changed since"
 
 

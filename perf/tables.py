@@ -13,7 +13,7 @@ from .stats import Quantiles, geomean
 
 SIXTEEN_BIT = ("bf16", "fp16")
 T = TypeVar("T", bound=Hashable)
-#: What stands in a table's columns of an item, by their heads.
+#: What a table's columns show of an item, by their heads.
 Cells = Mapping[str, Callable[[Any], str]]
 
 
@@ -93,7 +93,7 @@ def digits(value: float | None) -> str:
 
 
 def us(row: Row | None, outcome: bool = True) -> str:
-    """The median in microseconds; what became of it, if that is asked for, where it has none."""
+    """The median in microseconds; without one, its outcome if `outcome`."""
     if row and row.us:
         return digits(row.us.p50)
     return row.outcome if row and outcome else ""
@@ -332,8 +332,8 @@ def weighted(found: Sequence[Result]) -> str:
     )
     name = called(timed[0], REFERENCE)
     return (
-        f"As often as weighted: {digits(ours)} µs, {name} {digits(theirs)}: {theirs / ours:.3f} of "
-        f"{name}'s speed."
+        f"Run as often as their weights say: {digits(ours)} µs, and {digits(theirs)} with {name}: "
+        f"{theirs / ours:.3f} times {name}'s speed."
     )
 
 

@@ -15,7 +15,7 @@ from .problems import Problem, read_suite
 from .rows import Row
 from .select import latest_run, newest_races
 
-#: Random problems that are as telling as more.
+#: A number of random problems beyond which more tell nothing new.
 ENOUGH = 60
 
 
@@ -23,7 +23,7 @@ ENOUGH = 60
 class Selection:
     """What to show; None is each view's own default.
 
-    `competitor` is what `tritemm.matmul` was asked for, in suite and random.
+    `competitor` is the `kernel=` of `tritemm.matmul`, in suite and random.
     """
 
     gpu: str | None = None

@@ -1,6 +1,6 @@
 // B given by rows, K x N: what differs from B given by columns. The BK rows of a step have BN
-// elements each, as many as rows of C, and lie in a buffer as those do: chunk c of row k at chunk
-// c(k, c) behind the rows of A.
+// elements each, as many as rows of C, and are in a buffer as those are: chunk c of row k at chunk
+// c(k, c) after the rows of A.
 #pragma once
 
 #include "copy.cuh"

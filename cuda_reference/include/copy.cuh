@@ -12,7 +12,7 @@ struct Rows {
 
     const uint4 *a, *b;      // the block's first row of A, of B
     uint32_t offset[COUNT];  // in chunks, from there to this thread's chunks in step 0 of k
-    int whole;               // steps of k that lie before K as a whole
+    int whole;               // steps of k that are wholly before K
     const Call& call;        // in constant memory, where it takes no registers
 
     __device__ static int row(int i) { return threadIdx.x / 4 + 64 * i; }
@@ -35,7 +35,7 @@ struct Rows {
 
     __device__ int steps() const { return static_cast<int>(ceil_div<int64_t>(call.K, BK)); }
 
-    // Elements of this thread's chunk that lie before K, in the step after the whole ones.
+    // Elements of this thread's chunk that are before K, in the step after the whole ones.
     __device__ int tail() const {
         return max(min(static_cast<int>(call.K % BK) - chunk() * CHUNK, CHUNK), 0);
     }
@@ -70,7 +70,7 @@ __device__ inline void copy(uint4* buffer, const Rows& rows, int step) {
     }
 }
 
-// Whether a step of k is known to lie wholly before K, or across it or past it, or is not known.
+// Whether a step of k is known to be wholly before K, or across it or past it, or is not known.
 enum class Extent { WHOLE, PART, UNKNOWN };
 
 template <Extent VALUE>

@@ -9,7 +9,7 @@ struct Groups {
     Call call;
     const int32_t* offs;  // the row at which each group ends; null: one group has all rows
     int64_t b_group;      // elements from one group's B to the next's
-    int32_t count;        // groups; the rows behind the last are one more, the rest
+    int32_t count;        // groups; the rows after the last are one more, the rest
 };
 
 // Slots that the rows have. Group g has those from first_row(g) / BM + g on: always enough for its
@@ -39,7 +39,7 @@ __device__ inline int group_of(const Groups& groups, int slot) {
 }
 
 // A block's tile, and its group as a product: of its own B, with rows up to the group's end. The
-// rest has no K, so that zeros are stored. The tile of an empty slot begins at the end or behind.
+// rest has no K, so that zeros are stored. The tile of an empty slot begins at the end or after it.
 struct GroupTile {
     Origin tile;
     Call call;

@@ -3,7 +3,7 @@
 
 #include "abi.cuh"
 
-// The first `valid` of 8 elements, as 16 bytes; zeros follow. What lies past them may be anything.
+// The first `valid` of 8 elements, as 16 bytes; zeros follow. What follows them may be anything.
 __device__ inline uint4 load_part(const uint16_t* from, int valid) {
     uint32_t words[4] = {};
 #pragma unroll

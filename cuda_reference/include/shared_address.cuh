@@ -1,4 +1,4 @@
-// The address that PTX wants of what lies in shared memory.
+// The address of shared memory in the form that PTX needs.
 #pragma once
 
 #include <cstdint>

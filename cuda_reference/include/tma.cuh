@@ -9,7 +9,7 @@ constexpr int SWIZZLE_COLS = 64;  // 16-bit elements in the 128 bytes that a swi
 
 // A matrix of elements of `bytes` bytes, `rows` x `cols`, `pitch` elements apart, seen in boxes of
 // `box_rows` rows of 128 bytes. In shared memory their 16-byte pieces are swizzled: piece p of row
-// r is at p ^ (r % 8). What lies outside the matrix is read as zero and never written.
+// r is at p ^ (r % 8). Elements outside the matrix are read as zero and never written.
 inline const char* encode_map(CUtensorMap* map, const void* base, CUtensorMapDataType type,
                               int bytes, int64_t rows, int64_t cols, int64_t pitch, int box_rows) {
     void* found = nullptr;
@@ -84,7 +84,7 @@ __device__ inline void tma_store(const CUtensorMap* map, const void* from, int r
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// The same for what nobody reads soon: L2 drops it before it drops operands.
+// The same for data that is not read soon: L2 drops it before it drops operands.
 __device__ inline void tma_store_streaming(const CUtensorMap* map, const void* from, int row,
                                            int col) {
     uint64_t policy;

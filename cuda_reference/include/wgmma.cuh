@@ -1,4 +1,4 @@
-// WGMMA: a warpgroup (four warps) multiplies tiles that lie in shared memory, asynchronously.
+// WGMMA: a warpgroup (four warps) multiplies tiles in shared memory, asynchronously.
 // PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". D is 64 x N in fp32: in thread t,
 // d[4 j + i] is row 16 (t / 32) + (t % 32) / 4 + 8 (i / 2), column 8 j + 2 (t % 4) + i % 2.
 #pragma once
@@ -6,7 +6,7 @@
 #include "narrow.cuh"
 #include "shared_address.cuh"
 
-// Where an operand lies: its address, and the distances between its 8 x 16-byte core matrices.
+// Where an operand is: its address, and the distances between its 8 x 16-byte core matrices.
 // Everything is in units of 16 bytes. swizzle: 0 none, 1 of 128 bytes, 2 of 64, 3 of 32.
 __device__ inline uint64_t matrix_descriptor(const void* tile, int leading, int stride,
                                              int swizzle) {
@@ -79,14 +79,14 @@ inline constexpr bool is_bf16<__nv_bfloat16> = true;
                          : "l"(a), "l"(b), "r"(keep));                                           \
     }
 
-// D[64 x n] = A[64 x 16] B[16 x n], plus D unless `keep` is 0. A lies by rows (K-major), B by
+// D[64 x n] = A[64 x 16] B[16 x n], plus D unless `keep` is 0. A is stored by rows (K-major), B by
 // columns (K-major), or by rows (N-major) where the name says so.
 WGMMA_DEFINE(wgmma_m64n8k16, 8, 4, 5, 6, 0)
 WGMMA_DEFINE(wgmma_m64n8k16_b_by_rows, 8, 4, 5, 6, 1)
 WGMMA_DEFINE(wgmma_m64n128k16, 128, 64, 65, 66, 0)
 WGMMA_DEFINE(wgmma_m64n256k16, 256, 128, 129, 130, 0)
 
-// Writes the 64 x N accumulator of a warpgroup whose first element is C[row][col]; what lies
+// Writes the 64 x N accumulator of a warpgroup whose first element is C[row][col]; what is
 // outside C is left out. Any pitch; pairs are written at once where their address allows.
 template <int N, typename T>
 __device__ void store_accumulator(const float (&d)[N / 2], T* c, int64_t ldc, int row, int col,

@@ -39,7 +39,7 @@ Note          ldmatrix.trans hands out columns of 8 x 8 matrices of 16 bits; not
     X(2, _trans, ".trans", "{%0,%1}, [%2]")     \
     X(4, _trans, ".trans", "{%0,%1,%2,%3}, [%4]")
 
-// The stores of so many registers of 4 bytes, or of 8.
+// The stores of a number of registers of 4 or 8 bytes.
 #define STORE(bits, i, at) "st.global.b" #bits " [to+" #at "], r" #i ";\n"
 #define STORE_32_1 STORE(32, 0, 0)
 #define STORE_32_2 STORE_32_1 STORE(32, 1, 4)

@@ -11,7 +11,7 @@ Note          m8n8k4 is Volta's: a warp multiplies four tiles, here four times t
 
 // m8n8k4. Lanes 4 p ... 4 p + 3 and the same plus 16 (`high`) multiply tile p of four.
 // q = lane % 4.
-// A lane holds four elements of A: of row q + 4 high if A lies by rows, of column q and rows
+// A lane holds four elements of A: of row q + 4 high if A is stored by rows, of column q and rows
 // 4 high ... if by columns; of B: of row q and columns 4 high ..., or of column q + 4 high.
 // Of C and D: in f16 row q + 4 high; in f32 a 2 x 2 block of neighbours, repeated 4 columns on,
 // whose second row is 2 rows down.

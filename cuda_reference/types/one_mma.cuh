@@ -53,7 +53,7 @@ struct Fragments {
     }
 };
 
-// The operands' registers: D, then A, B and C, which are so many.
+// The operands' registers: D, then A, B and C, with their counts.
 #define REGISTERS_2_1_1_2 "{%0,%1}, {%2}, {%3}, {%4,%5}"
 #define REGISTERS_2_2_1_2 "{%0,%1}, {%2,%3}, {%4}, {%5,%6}"
 #define REGISTERS_2_4_2_2 "{%0,%1}, {%2,%3,%4,%5}, {%6,%7}, {%8,%9}"

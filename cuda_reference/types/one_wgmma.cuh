@@ -21,7 +21,7 @@ struct Layout {
     __device__ int k_step() const { return mn_major || !swizzled ? rows : 16; }
     __device__ int mn_step() const { return mn_major || !swizzled ? 2 * rows : rows; }
 
-    // Where chunk `chunk` of line `line` of the matrix lies. Lines run along the major dimension.
+    // Where chunk `chunk` of line `line` of the matrix is. Lines run along the major dimension.
     __device__ int place(int line, int chunk) const {
         const int within = line % 8 * row;
         int offset;
@@ -140,7 +140,7 @@ struct WgmmaTile {
             : "memory");                                                                       \
         break;
 
-// f16 and bf16 may lie along M and N too: bit 1 of the variant is A's major, bit 0 is B's.
+// f16 and bf16 may be stored along M and N too: bit 1 of the variant is A's major, bit 0 is B's.
 #define WGMMA_16(AB, D, N, registers)                                                       \
     WGMMA_KERNEL(wgmma_m64n##N##k16_##D##_##AB, N, 16, registers, variant & 2, variant & 1, \
                  WGMMA(0, registers, "m64n" #N "k16." #D "." #AB "." #AB, ", 1, 1, 0, 0")   \

@@ -16,7 +16,7 @@ from .table import EVERY_N, INTEGER_N, MODIFIED_N
 
 @dataclasses.dataclass(frozen=True)
 class Syntax:
-    """Instructions of PTX that differ in words: one of {these,words} each.
+    """Instructions of PTX that differ in words: one of each {these,words}.
 
     `why_not` says why none of them can be run here; empty if they can. `used_by` names the .cu
     whose PTX holds them, of what is not a multiplication and so has no entry of its own.
@@ -27,7 +27,7 @@ class Syntax:
     used_by: str = ""
 
     def texts(self) -> tuple[str, ...]:
-        """Every instruction that the pattern stands for."""
+        """Every instruction that the pattern expands to."""
         literal, *rest = re.split(r"\{([^}]*)\}", self.pattern)
         choices = [words.split(",") for words in rest[::2]]
         return tuple(

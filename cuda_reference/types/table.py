@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import torch
 
-#: The tensors that hold each PTX type. tf32 is fp32 rounded on its way in; b1 is one bit, and s4
-#: and u4 are half a byte, packed on their way in.
+#: The tensors that hold each PTX type. tf32 is fp32, rounded when it is loaded; b1 is one bit, and
+#: s4 and u4 are half a byte, packed when they are loaded.
 DTYPES = {
     "f16": torch.float16,
     "bf16": torch.bfloat16,
@@ -183,7 +183,7 @@ def _entries(instruction: str, shape: tuple[int, int, int], types: str, **more) 
 
 
 def _row_col(entries: Iterator[Entry]) -> Iterator[Entry]:
-    """Those that lie along K: the only layout of many instructions."""
+    """Operands stored along K: the only layout of many instructions."""
     return (entry for entry in entries if (entry.a_layout, entry.b_layout) == ("row", "col"))
 
 

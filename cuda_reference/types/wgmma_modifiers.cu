@@ -1,15 +1,15 @@
 /* wgmma_modifiers: wgmma with A from registers, with A or B negated, and with D set, not added to.
 
-By hand       which thread holds which element of A; the predicate and the signs behind B
+By hand       which thread holds which element of A; the predicate and the signs after B
 Signs         sm_90: HGMMA, QGMMA, IGMMA, BGMMA, no HMMA
 Needs         sm_90a; one warpgroup; lines on multiples of 32 bytes
 Note          Of the many N the smallest and the largest. scale-d = 0 leaves C unread. A from
-              registers lies by rows, whatever its type.
+              registers is stored by rows, whatever its type.
 */
 
 #include "one_wgmma.cuh"
 
-// The operands behind D's registers: scale-d, and A's registers. Those come as four words: of two
+// The operands after D's registers: scale-d, and A's registers. Those come as four words: of two
 // words of 64 bits, unpacked here, ptxas 13.0 hands WGMMA the lower half of the first one twice.
 #define KEEP_2 "%4"
 #define A_2 "{%5,%6,%7,%8}"

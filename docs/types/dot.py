@@ -10,7 +10,7 @@ def dot_kernel(
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
     BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """D = A B + C, or A B; A and B lie along K, which is filled with zeros to BLOCK_K."""
+    """D = A B + C, or A B; A and B are stored along K, which is padded with zeros to BLOCK_K."""
     offs_m, offs_n = tl.arange(0, M), tl.arange(0, N)
     offs_k = tl.arange(0, BLOCK_K)
     a_ptrs = a_ptr + offs_m[:, None] * K + offs_k[None, :]

@@ -1,6 +1,6 @@
-"""One tile by Gluon's words for the tensor core: `mma_v2` (a warp) and `warpgroup_mma`.
+"""One tile by Gluon's functions for the tensor core: `mma_v2` (a warp) and `warpgroup_mma`.
 
-A and B lie along K.
+A and B are stored along K.
 """
 
 from triton.experimental import gluon
@@ -40,7 +40,7 @@ def mma_v2_kernel(
 
 @gluon.jit
 def negative(x):
-    """-x of a float of any type: fp8 has no minus."""
+    """-x of a float of any type: fp8 has no negation."""
     WIDTH: gl.constexpr = x.dtype.primitive_bitwidth
     BITS: gl.constexpr = gl.uint8 if WIDTH == 8 else gl.uint16 if WIDTH == 16 else gl.uint32
     return (x.to(BITS, bitcast=True) ^ (1 << WIDTH - 1)).to(x.dtype, bitcast=True)

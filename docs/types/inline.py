@@ -1,4 +1,4 @@
-"""One tile by inline PTX in Gluon, for what Gluon has no word for: `mma.sync` and `wgmma`."""
+"""One tile by inline PTX in Gluon, for what Gluon can't express: `mma.sync` and `wgmma`."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -56,8 +56,8 @@ def wgmma_kernel(
 ):  # fmt: skip
     """D = A B + C by one warpgroup.
 
-    A and B stand in shared memory, each row of 32 bytes, which is as much of K as one instruction
-    takes, with the swizzle of 32 bytes. TEXT knows that `ROWS` of A come first, then those of B.
+    A and B are in shared memory with the swizzle of 32 bytes. Each row has 32 bytes, as much of K
+    as one instruction takes. TEXT knows that `ROWS` of A come first, then those of B.
     """
     TYPE: gl.constexpr = a_ptr.dtype.element_ty
     K: gl.constexpr = 256 // TYPE.primitive_bitwidth

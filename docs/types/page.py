@@ -27,7 +27,7 @@ def parts() -> dict[str, str]:
 
 
 def cells(row: Row, codes: Mapping[str, Mapping[str, Mapping[str, Sequence[int]]]]) -> list[str]:
-    """What the row is, how many layouts it has if several, and of each side the words and code."""
+    """The row's name, its layouts if there are several, and for each side the words and code."""
     gluon, dot = ways.gluon_way(row.first), ways.dot_why_not(row.first)
     words = {
         "cuda": in_cuda(row),
@@ -42,7 +42,7 @@ def cells(row: Row, codes: Mapping[str, Mapping[str, Mapping[str, Sequence[int]]
 
 
 def in_cuda(row: Row) -> str:
-    """The kernel and its file, with a * for the layouts or for N if there are several."""
+    """The kernel and its file; a * stands for the layouts or for N if there are several."""
     source = row.first.source
     shown = row.first.function
     if row.first.modified:
@@ -54,12 +54,12 @@ def in_cuda(row: Row) -> str:
 
 
 def code(by_architecture: Mapping[str, Mapping[str, Sequence[int]]], row: Row) -> str:
-    """What it compiles to: once where all the architectures that have it agree, and with N where
-    it depends on that."""
+    """What it compiles to: once if all the architectures that have it agree, and with N if the code
+    depends on N."""
     texts = {}
     for arch, found in by_architecture.items():
         told = {text: ", ".join(f"n{n}" for n in ns) for text, ns in found.items()}
-        # Mnemonics as code, what stands behind them as it is: `HMMA.16816.F32` x2, emulated.
+        # Mnemonics as code, what follows them as plain text: `HMMA.16816.F32` x2, emulated.
         quoted = {re.sub(r"(\w+(?:\.\w+)+|FFMA)", r"`\1`", text): ns for text, ns in told.items()}
         parts = [text + f" ({ns})" * (len(told) > 1) for text, ns in quoted.items()]
         texts[f"sm_{arch[:2]}"] = ", ".join(parts)

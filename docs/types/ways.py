@@ -1,4 +1,4 @@
-"""The ways to say an entry of the type table in Triton, each with a kernel of one tile."""
+"""The ways to express an entry of the type table in Triton, each with a kernel of one tile."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,10 +20,11 @@ _ENTRIES = frozenset(TABLE)
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """A kernel of one tile, and what says the product in it.
+    """A kernel of one tile, and how it expresses the product.
 
-    `says(entry)` is whether it can be said so, `words(entry)` what says it, and `arguments(entry)`
-    what the kernel takes behind its operands. `in_registers`: it takes them as a warp's registers.
+    `says(entry)` is whether it can express the entry, `words(entry)` the code that does, and
+    `arguments(entry)` what the kernel takes after its operands. `in_registers`: it takes operands
+    as a warp's registers.
     """
 
     name: str
@@ -42,19 +43,19 @@ def compiled(way: Way, entry: Entry) -> Any:
 
 
 def _memory_type(type_: str, way: Way) -> torch.dtype:
-    """What an operand's memory holds: registers, bytes or elements."""
+    """The type of an operand's memory: registers, bytes or elements."""
     if way.in_registers:
         return {"f32": torch.float32, "f64": torch.float64}.get(type_, torch.int32)
     return torch.uint8 if BITS[type_] < 8 else DTYPES[type_]
 
 
 def _summed(entry: Entry) -> str:
-    """The type that the products are added up in."""
+    """The type in which the products are added up."""
     return entry.d if entry.c == entry.d else "f32"
 
 
 def _is_negative(entry: Entry) -> bool:
-    """Whether the products count with a minus."""
+    """Whether the products are subtracted."""
     return entry.scale_a * entry.scale_b < 0
 
 
@@ -68,7 +69,7 @@ def _precision(entry: Entry) -> str:
 
 
 def _powers_of_two(entry: Entry) -> bool:
-    """Whether N is one, as a tensor's sides are; M and K always are."""
+    """Whether N is a power of two, as the sides of tensors are; M and K always are."""
     return entry.shape[1] & entry.shape[1] - 1 == 0
 
 
@@ -76,29 +77,29 @@ def _powers_of_two(entry: Entry) -> bool:
 
 
 def dot_why_not(entry: Entry) -> str | None:
-    """Why `tl.dot` does not say it."""
+    """Why `tl.dot` can't express the entry."""
     wgmma = entry.instruction == "wgmma"
     if entry.a == entry.b == "s8" and entry.satfinite and wgmma:
-        return "it wraps, as `wgmma`"
+        return "it wraps, like `wgmma`"
     # A tile of eight columns becomes `mma.sync` too.
     if entry.a == entry.b == "s8" and not entry.satfinite and not (wgmma and entry.shape[1] > 8):
-        return "it saturates, as `mma.sync`"
+        return "it saturates, like `mma.sync`"
     if entry.a_in_registers:
-        return "where A is, is the compiler's affair"
+        return "the compiler decides where A is"
     if min(entry.scale_a, entry.scale_b) < 0:
-        return "it has no signs: `-a` is an operation of its own"
+        return "it has no signs; `-a` is a separate operation"
     return _types_why_not(entry)
 
 
 def _types_why_not(entry: Entry) -> str | None:
-    """What neither Triton nor Gluon says: types, modes, and sides of tensors."""
+    """What neither Triton nor Gluon can express: types, modes, and sides of tensors."""
     if BITS[entry.a] < 8:
-        return "it has no type of less than a byte"
+        return "it has no type smaller than a byte"
     if "u8" in (entry.a, entry.b):
-        return "of integers it multiplies int8 alone"
+        return "int8 is the only integer type that it multiplies"
     if entry.rounding not in ("", "rn"):
         return "it rounds to nearest"
-    return None if _powers_of_two(entry) else "a tensor's sides are powers of two"
+    return None if _powers_of_two(entry) else "the sides of a tensor are powers of two"
 
 
 def _product(entry: Entry, call: str, **more: str) -> str:
@@ -120,7 +121,7 @@ def dot_words(entry: Entry) -> str:
     sums = "tl.float16" if _summed(entry) == "f16" else ""
     words = _product(entry, "tl.dot", input_precision=_tf32(entry), out_dtype=sums)
     k = _least_k(entry)
-    return f"`{words}`" + f", K filled to {k}" * (entry.shape[2] < k)
+    return f"`{words}`" + f", K padded to {k}" * (entry.shape[2] < k)
 
 
 def dot_arguments(entry: Entry) -> tuple:
@@ -153,7 +154,7 @@ def warpgroup_says(entry: Entry) -> bool:
         return False
     if min(entry.scale_a, entry.scale_b) < 0 and not entry.a_in_registers:
         return False
-    return not (entry.a == "s8" and entry.shape[1] > 224)  # its int8 has so many columns at most
+    return not (entry.a == "s8" and entry.shape[1] > 224)  # the most columns that it takes of int8
 
 
 def warpgroup_words(entry: Entry) -> str:
@@ -161,7 +162,7 @@ def warpgroup_words(entry: Entry) -> str:
     words = _product(entry, "warpgroup_mma", precision=_tf32(entry), use_acc=use_acc)
     if not entry.a_in_registers:
         return f"`{words}`"
-    return f"`{words.replace('(a,', '(-a,') if _is_negative(entry) else words}`, A a tensor"
+    return f"`{words.replace('(a,', '(-a,') if _is_negative(entry) else words}`, with A a tensor"
 
 
 def warpgroup_arguments(entry: Entry) -> tuple:
@@ -188,7 +189,7 @@ def _part(entry: Entry) -> Entry:
 
 
 def _repeats(entry: Entry, operand: str) -> tuple[int, int]:
-    """How many parts of an operand stand one below the other, and how many side by side."""
+    """How many parts of an operand are one below the other, and how many side by side."""
     (m, n, _), (part_m, part_n, _) = entry.shape, _part(entry).shape
     down, across = m // part_m, n // part_n
     return {"a": (down, 1), "b": (1, across)}.get(operand, (down, across))
@@ -205,7 +206,7 @@ def mma_sync_words(entry: Entry) -> str:
 
 
 def mma_sync_arguments(entry: Entry) -> tuple:
-    """Registers, repetitions, the text, and what each register holds in LLVM's letters.
+    """Registers, repetitions, the text, and the type of each register in LLVM's letters.
 
     D's are the first operands, then A's, B's and C's, and are written before all is read.
     """
@@ -276,5 +277,5 @@ GLUON = (
 
 
 def gluon_way(entry: Entry) -> Way | None:
-    """How Gluon says it: a word of its own, else PTX, else not at all."""
+    """How Gluon expresses the entry: with a function of its own, else in PTX, else not at all."""
     return next((way for way in GLUON if way.says(entry)), None)

@@ -47,13 +47,12 @@ DTYPES = {
 DATA = ("ones", "signs")
 #: Log2 of the largest M and N, and of K. Sums stay below what fp16 can store.
 LARGEST, DEEPEST = 8, 15
-#: Elements that stand before an operand, and behind each of its lines: 0 is aligned and packed.
+#: Elements before an operand, and after each of its lines: 0 is aligned and packed.
 SHIFTS, PADS = (0, 0, 0, 8, 1), (0, 0, 0, 8, 1)
 #: K at each place.
 DEPTHS = 2000
-#: Problems, if no number is asked for: of products of two matrices, and of each other hunt.
-PROBLEMS = 100_000
-OTHERS = {"groups": 2000, "bits": 20_000, "law": 60_000}
+#: The default numbers of problems: of products of two matrices, and of groups.
+PROBLEMS, GROUPINGS = 100_000, 2000
 #: Processes that share the GPU: a problem that is new costs Python some milliseconds.
 WORKERS = 12
 #: In how many words a refusal is told.
@@ -98,20 +97,14 @@ class Finding:
 
 
 def register(commands) -> None:
-    text = "Hunt wrong results, cuBLAS's and ours, in products whose exact result is known."
+    text = "Search for wrong results, cuBLAS's and ours, in products whose exact result is known."
     command = add_command(commands, "conform", run, text, EXAMPLES)
     add = command.add_argument
-    what = command.add_mutually_exclusive_group()
-    for name, meaning in (
-        ("groups", "hunt in grouped_mm, with random groups"),
-        ("bits", "count the products whose bits are cuBLAS's; needs nvmath-python"),
-        ("law", "test when exactly cuBLAS loses the end of K; needs nvmath-python"),
-    ):
-        what.add_argument(f"--{name}", action="store_true", help=meaning)
-    others = ", ".join(f"{count} with --{name}" for name, count in OTHERS.items())
-    add("--n", type=argument(positive), help=f"problems; default: {PROBLEMS}, {others}")
-    add("--seed", type=int, default=0, help="of the problems and of the signs")
-    add("--out", type=Path, help="write what was found to this file, as JSON")
+    add("--groups", action="store_true", help="search in grouped_mm, with random groups")
+    text = f"number of problems; default: {PROBLEMS}, or {GROUPINGS} with --groups"
+    add("--n", type=argument(positive), help=text)
+    add("--seed", type=int, default=0, help="seed of the problems and of the signs")
+    add("--out", type=Path, help="write the findings to this file, as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -162,7 +155,7 @@ def drawn(count: int, seed: int) -> list[tuple[Place, list[int]]]:
 
 
 def stored(rng: random.Random) -> tuple[str, str, str, int, int]:
-    """What a place has behind its M and N."""
+    """What follows a place's M and N."""
     dtype, output = rng.choice(TYPES)
     layout = rng.choice("NT") + rng.choice("NT")
     return layout, dtype, output, rng.choice(SHIFTS), rng.choice(PADS)
@@ -216,7 +209,7 @@ def _hunted(job: Sequence[tuple[Place, list[int]]]) -> Found:
 class Hunt:
     """Multiplies and judges.
 
-    Operands of ones are views of the same memory; those of signs are written where they stand.
+    Operands of ones are views of the same memory; those of signs are written in place.
     """
 
     #: What operands hold.
@@ -248,7 +241,7 @@ class Hunt:
         return a, b
 
     def multiply(self, place: Place, depths: Sequence[int]) -> Found:
-        """All K of a place, with all data; one look at the verdicts in the end."""
+        """All K of a place, with all data; the verdicts are read once, at the end."""
         flags = torch.backends.cuda.matmul
         # Of a split K, partial sums in 16 bits are torch's default, and would be found everywhere.
         flags.allow_fp16_reduced_precision_reduction = False
@@ -339,7 +332,7 @@ def ours(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, place: Place) -> N
 
 
 def options(place: Place) -> dict[str, Any]:
-    """What is asked of ours."""
+    """The options of our product."""
     asked: dict[str, Any] = {"out_dtype": DTYPES[place.output]}
     if DTYPES[place.dtype] == torch.float32:
         asked["precision"] = "tf32" if place.dtype == "tf32" else "ieee"

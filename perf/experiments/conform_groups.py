@@ -1,4 +1,4 @@
-"""`python -m perf conform --groups`: hunts wrong results of `grouped_mm`.
+"""`python -m perf conform --groups`: searches for wrong results of `grouped_mm`.
 
 As in a product of two matrices the operands hold 1 and -1, A[i, k] = r[i] u[k], and each group g
 has signs of its own, B[g][k, j] = u[k] c[g, j]. So the right result is K r[i] c[g, j], of K_g terms

@@ -43,7 +43,7 @@ PRECISIONS = {
 }
 #: Rows, and columns, of fp64 whose elements are compared.
 SAMPLE = 64
-#: How a product was multiplied that is not as it was asked for: tritemm chose IEEE; or it did it
+#: How a product was multiplied if not as requested: tritemm chose IEEE; or it did it
 #: once more, by FFMA or DMMA, because of what the operands hold.
 CHOSEN, AGAIN = "ieee", "again"
 
@@ -52,7 +52,7 @@ python -m perf errors
 python -m perf errors --dtype fp64 --data normal,phi2 --size 1024,512x384x16384
 """
 DESCRIBED = (
-    "The errors of products of fp32 and fp64, element by element, on operands by which accuracy is "
+    "Measure the errors of fp32 and fp64, element by element, on operands by which accuracy is "
     "graded: the largest and the root mean square, by cuBLAS and by each precision of tritemm."
 )
 
@@ -60,12 +60,12 @@ DESCRIBED = (
 def register(commands) -> None:
     command = cli.add_command(commands, "errors", run, DESCRIBED, EXAMPLES)
     cli.add_choices(command, "--dtype", PRECISIONS)
-    text = f"a cube's, or MxNxK; default: {SIZES}"
+    text = f"sizes, N for a cube or MxNxK; default: {SIZES}"
     cli.add_list(command, "--size", parse_size, text, SIZES)
     cli.add_choices(command, "--data", grading.DATA)
     add = command.add_argument
-    add("--seed", type=int, default=0, help="of the operands")
-    add("--out", type=Path, help="rows are added to it; default: a new file in perf/results")
+    add("--seed", type=int, default=0, help="seed of the operands")
+    add("--out", type=Path, help="file to add rows to; default: a new file in perf/results")
     add("--json", action="store_true", help="print rows instead of tables")
     command.set_defaults(mode="errors", quick=False)
 
@@ -156,9 +156,9 @@ def product(word: str, a, b, usual: torch.Tensor, judge: Judge) -> dict[str, Any
 
 
 def multiplied(choice, word: str, a, b, out: torch.Tensor) -> str | None:
-    """`CHOSEN`, `AGAIN`, or None of what was multiplied as it was asked for.
+    """`CHOSEN`, `AGAIN`, or None if it was multiplied as requested.
 
-    What was multiplied again has the bits of the product that follows a flag.
+    A product that was multiplied again has the bits of the one that follows a flag.
     """
     if choice.problem.precision != word:
         return CHOSEN
@@ -194,7 +194,7 @@ class Judge:
 
 
 def sample(count: int, device: torch.device) -> torch.Tensor:
-    """`SAMPLE` indices, or all: the first, the last, and what lies evenly between."""
+    """`SAMPLE` indices, or all: the first, the last, and evenly spaced ones between."""
     return torch.linspace(0, count - 1, min(count, SAMPLE), device=device).round().long()
 
 
@@ -202,8 +202,9 @@ def sample(count: int, device: torch.device) -> torch.Tensor:
 
 UNITS = {"fp32": "2^-24", "fp64": "2^-53"}
 METHOD = (
-    "Largest error, root mean square; x cuBLAS: as multiples of cuBLAS's. ieee: tritemm chose FFMA "
-    "or DMMA instead. again: it multiplied by these once more, because of what the operands hold."
+    "Each cell: largest error, root mean square; x cuBLAS: as multiples of cuBLAS's. ieee: tritemm "
+    "chose FFMA or DMMA instead. again: it multiplied once more, by FFMA or DMMA, because of what "
+    "the operands hold."
 )
 
 
@@ -252,7 +253,7 @@ def summary(rows: Sequence[Row], selection: Selection | None = None) -> Parts:
 
 
 def _end(rows: Sequence[Row]) -> str:
-    sampled = f"Of fp64 the elements in {SAMPLE} rows and {SAMPLE} columns count."
+    sampled = f"Only the elements in {SAMPLE} rows and {SAMPLE} columns of fp64 count."
     return f"{METHOD} {sampled} {tables.origin(rows)}." if rows else ""
 
 

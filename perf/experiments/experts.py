@@ -77,7 +77,7 @@ def register(commands) -> None:
     cli.add_choices(command, "--work", WORK)
     cli.add_choices(command, "--tokens", TOKENS, cli.positive)
     count = cli.argument(cli.positive)
-    command.add_argument("--minutes", type=count, default=9, help="end within so many; default: 9")
+    command.add_argument("--minutes", type=count, default=9, help="time limit; default: 9")
     cli.add_measurement(command, rounds=9)
 
 
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def missing() -> str | None:
-    """Why there is nobody to race against here."""
+    """Why there is no competitor here."""
     if importlib.util.find_spec("transformers") is None:
         return "python -m perf experts needs transformers: pip install '.[model]'"
     return None
@@ -240,8 +240,8 @@ HEAD = ("", "tokens", "grouped_mm µs", "batched_mm µs", "tritemm µs", "TFLOP/
 HEAD += ("x grouped_mm (p20-p80)", "x batched_mm", "grouped_mm again")
 NAMES = {REFERENCE: "grouped_mm", NULL: "grouped_mm again", BATCHED: BATCHED, OURS: "tritemm"}
 METHOD = (
-    "CUDA graphs of the layer in bf16, without its router, whose choices are as likely for each "
-    "expert. x: the other's time over tritemm's in the same rounds."
+    "CUDA graphs of the layer in bf16, without its router; every expert is equally likely to be "
+    "chosen. x: the other's time over tritemm's in the same rounds."
 )
 
 

@@ -1,7 +1,7 @@
 """`python -m perf host`: microseconds per call of `tritemm.matmul` against torch's call.
 
 A small product is over sooner than its call, so the call is what bounds many small layers. Three
-tables: every kernel asked for by name; calls as models make them; and torch's own calls inside and
+tables: every kernel by name; calls as models make them; and torch's own calls inside and
 outside of `tritemm.enabled()`. `perf.called` has the calls, and how they are timed.
 """
 
@@ -26,7 +26,7 @@ from ..views import Selection, View
 
 #: Seconds of calls before a race.
 SETTLE = 0.3
-#: The tables; and who is asked for in the first: slow rungs aren't called for speed.
+#: The tables; and the kernels of the first: slow rungs aren't called for speed.
 WHAT = ("kernels", "calls", "routing")
 DEFAULT = ("auto", *(kernel.name for kernel in RUNGS[-5:]))
 
@@ -47,11 +47,11 @@ def register(commands) -> None:
     )
     command = cli.add_command(commands, "host", run, described, EXAMPLES)
     every, words = ",".join(WHAT), ",".join(DEFAULT)
-    text = "tables; --kernel and --size are of `kernels`; default: %(default)s"
+    text = "which tables; --kernel and --size apply to `kernels`; default: %(default)s"
     cli.add_list(command, "--what", cli.one_of(*WHAT), text, every)
-    text = "what matmul is asked for; default: %(default)s"
+    text = "what to pass to matmul as kernel=; default: %(default)s"
     cli.add_list(command, "--kernel", cli.one_of(*cli.KERNELS), text, words, "kernels")
-    text = "4096 or MxNxK; default: %(default)s"
+    text = "size, N for a cube or MxNxK; default: %(default)s"
     size = {"type": cli.argument(parse_size), "default": str(called.CASE.M), "metavar": "SIZE"}
     command.add_argument("--size", **size, help=text)
     cli.add_measurement(command, rounds=30)
@@ -121,7 +121,7 @@ def _times(row: Row | None) -> str:
 
 
 def call_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
-    """A line per kind of call and kernel asked for."""
+    """A line per kind of call and `kernel=`."""
     head = ("", "problem", "kernel=", "torch µs", "tritemm µs (p20-p80)")
     body = []
     for problem, race, noise in _raced(rows, _CALLS):
@@ -134,12 +134,12 @@ def call_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     if all(costs):
         (their_graph, theirs), (our_graph, ours) = costs
         told = (
-            f"in a compiled graph a product takes torch {digits(theirs)} µs and tritemm "
-            f"{digits(ours)}, {ours - theirs:+.2f}; the rest of a call {digits(their_graph)} and "
-            f"{digits(our_graph)}."
+            f"In a compiled graph, a product takes {digits(theirs)} µs with torch and "
+            f"{digits(ours)} with tritemm ({ours - theirs:+.2f}); the rest of a call takes "
+            f"{digits(their_graph)} and {digits(our_graph)}."
         )
     method = (
-        "x torch: the time over that of F.linear (of torch.matmul where the weight is stored "
+        "x torch: the time over that of F.linear (or of torch.matmul, if the weight is stored "
         "[K, N]) in the same round."
     )
     table = Table((*head, "x torch (p20-p80)", "torch again"), body, words=3)
@@ -158,8 +158,8 @@ def routing_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
         cells = (us_spread(torchs), us_spread(enabled), more, _over(enabled))
         body.append((*problem, *cells, us_spread(ours), _over(ours), noise))
     method = (
-        "Enabled: the same call of torch's inside tritemm.enabled(); more: what that adds, "
-        "tritemm's launch in place of cuBLAS's included. tritemm: its function of the same name. "
+        "Enabled: the same torch call inside tritemm.enabled(); more: what that adds, with "
+        "tritemm's launch instead of cuBLAS's. tritemm: its function of the same name. "
         "x torch: the time over torch's in the same round."
     )
     return [Table(head, body, words=2), *_below(rows, "", method)]
@@ -175,10 +175,10 @@ def _raced(rows: Sequence[Row], modes: Sequence[str]) -> Iterator[tuple[tuple, d
 
 
 def _below(rows: Sequence[Row], told: str, method: str) -> Parts:
-    """What stands below a table of calls."""
+    """What follows a table of calls."""
     usual = (
-        f"bf16. Python's time for one call, the median of {tables.rounds(rows)} rounds of a "
-        "batch each, which begins with an idle GPU and waits for nothing."
+        f"bf16. Python's time for one call, the median of {tables.rounds(rows)} rounds. A round "
+        "is a batch of calls that begins with an idle GPU and waits for nothing."
     )
     yield from tables.reasons(rows, lambda row: f"{row.problem['name']}, {row.competitor}")
     yield from (told, f"{usual} {method} {tables.origin(rows)}.")

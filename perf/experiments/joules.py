@@ -44,16 +44,16 @@ DESCRIBED = (
 def register(commands) -> None:
     command = cli.add_command(commands, "joules", run, DESCRIBED, EXAMPLES)
     add = command.add_argument
-    text = "CSV or JSON, as for race; default: the suite"
+    text = "a CSV or JSON file, as for race; default: the suite"
     add("--cases", type=Path, dest="file", default=SUITE, help=text)
-    cli.add_list(command, "--class", str, "these alone: prefill, decode, ...", dest="classes")
-    cli.add_list(command, "--id", str, "these alone; default: of all", dest="ids")
+    cli.add_list(command, "--class", str, cli.ONLY_CLASSES, dest="classes")
+    cli.add_list(command, "--id", str, cli.ONLY_IDS, dest="ids")
     cli.add_kernels(command)
-    text = "a rung in this config too, RUNG:BLOCK_M=128,BLOCK_N=256,...; may be repeated"
+    text = "also race a rung in this config, RUNG:BLOCK_M=128,BLOCK_N=256,...; may be repeated"
     how = {"type": cli.argument(candidate), "default": [], "dest": "configs", "metavar": "CONFIG"}
     add("--config", action="append", help=text, **how)
     cli.add_peers(command)
-    text = "whole seconds that each sample is metered for; default: 1"
+    text = "whole seconds of metering for each sample; default: 1"
     add("--seconds", type=cli.argument(cli.positive), default=1, help=text)
     cli.add_measurement(command, rounds=5)
 
@@ -120,8 +120,9 @@ def parts(rows: list[Row], selection: Selection | None = None) -> Parts:
         yield Table(HEAD, [_line(row) for row in own], words=3)
         yield from tables.reasons(own, lambda row: row.competitor)
     yield (
-        f"Medians of {tables.rounds(rows)} rounds. W is by the card's energy meter, in bursts what "
-        f"the card draws in them; mJ is W x µs, thousand cycles µs x MHz. {tables.origin(rows)}."
+        f"Medians of {tables.rounds(rows)} rounds. W comes from the card's energy meter, in bursts "
+        "during the bursts only; mJ is W x µs, and thousand cycles is µs x MHz. "
+        f"{tables.origin(rows)}."
     )
 
 

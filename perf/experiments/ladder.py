@@ -24,12 +24,18 @@ def register(commands) -> None:
     cli.add_types(command, "fp16")
     add = command.add_argument
     sizes = {"dest": "sizes", "type": cli.list_of(parse_size), "metavar": "SIZE,..."}
-    add("--size", "--sizes", **sizes, default="4096", help="4096 (default) or MxNxK")
+    add(
+        "--size",
+        "--sizes",
+        **sizes,
+        default="4096",
+        help="sizes, N for a cube or MxNxK; default: 4096",
+    )
     layouts = cli.list_of(parse_layout)
-    add("--layouts", type=layouts, default="NT", help="of NN, NT (default), TN, TT")
+    add("--layouts", type=layouts, default="NT", help="some of NN, NT, TN, TT; default: NT")
     rungs.add_ladders(command, "all")
-    add("--configs", choices=("first", "all"), default="first", help="of each rung")
-    add("--all", action="store_true", help="also what takes over 0.5 s per launch")
+    add("--configs", choices=("first", "all"), default="first", help="which configs of each rung")
+    add("--all", action="store_true", help="also race what takes over 0.5 s per launch")
     cli.add_measurement(command, rounds=5)
 
 

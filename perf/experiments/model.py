@@ -42,7 +42,7 @@ from ..tables import Parts, Table, digits, median, spread
 from ..views import Selection, View
 
 PREFILL, DECODE, TRAIN = CASES = ("prefill", "decode", "train")
-#: What nobody runs: each prompt has its own length, and its kernels hide their launches.
+#: What is never run: each prompt has its own length, and its kernels hide their launches.
 LEFT_OUT = {(PREFILL, "graph")}
 ROUNDS, QUICK_LAYERS = 9, 2
 #: A step longer than 2 s is not repeated.
@@ -86,7 +86,7 @@ class Model:
     dtype: str | None = None
 
     def case(self, work: str) -> Case:
-        """The product of the head, which stands for the model where rows want one product."""
+        """The product of the head, which represents the model in rows, which have one product."""
         rows = self.sequences if work == DECODE else math.prod(self.prompt)
         return Case(rows, self.vocab, self.hidden, "NT", "bf16")
 
@@ -128,9 +128,9 @@ class Cell:
 def cells(
     models: Collection[str], cases: Collection[str], modes: Collection[str], layers: int | None
 ) -> Iterator[Cell]:
-    """Those that were asked for but for `LEFT_OUT`, a model's and then a case's together.
+    """The selected ones except `LEFT_OUT`, a model's and then a case's together.
 
-    `layers`: no more than so many; None: all.
+    `layers`: the most layers; None: all.
     """
     for name, case, mode in itertools.product(models, cases, modes):
         if (case, mode) not in LEFT_OUT:
@@ -149,8 +149,10 @@ def register(commands) -> None:
     for option, known in (("--models", MODELS), ("--cases", CASES), ("--modes", MODES)):
         cli.add_choices(command, option, known)
     count = cli.argument(cli.positive)
-    command.add_argument("--layers", type=count, help="no more than so many")
-    text = "end within so many; default: %(default)s"
+    command.add_argument(
+        "--layers", type=count, help="most layers of a model; default: its own number"
+    )
+    text = "time limit; default: %(default)s"
     command.add_argument("--minutes", type=count, default=5, help=text)
     cli.add_measurement(command, ROUNDS)
 
@@ -441,10 +443,10 @@ def parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     """A line per model, work and mode; tritemm's time beside torch's."""
     works = dict.fromkeys(f"{row.problem['class']} {row.problem['name']}" for row in rows)
     method = (
-        f"{'; '.join(works)}. Random weights, in bf16 where fp8 isn't named; the median of "
-        f"{tables.rounds(rows)} rounds, in which each runs once, for 0.1 s, in random order. "
-        "x torch: torch's time over tritemm's in the same round. Off fp32: the norm of what logits "
-        "(in training, gradients) differ by from the same model in fp32, over their own. "
+        f"{'; '.join(works)}. Random weights, in bf16 unless fp8 is named. Medians of "
+        f"{tables.rounds(rows)} rounds; in each, all run once, for 0.1 s, in random order. "
+        "x torch: torch's time over tritemm's in the same round. Off fp32: the norm of the logits' "
+        "difference (in training, of the gradients') from the same model in fp32, over their norm. "
         f"{tables.origin(rows)}."
     )
     body = [_line(race) for race in tables.raced(rows).values()]

@@ -49,7 +49,7 @@ def case(
     groups = Groups(cut, of.experts, of.top, sizes)
     if scaling is None:
         return Case(*dimensions, groups=groups)
-    # The tensor cores read 8 bits along K alone, so whoever quantises stores all of it so.
+    # The tensor cores read 8 bits along K alone, so `quantize` stores all of it along K.
     return Case(*dimensions[:3], "NT", "fp8", groups=groups, scaling=scaling)
 
 
@@ -69,7 +69,7 @@ def problems(
 
 
 def drawn(args: argparse.Namespace) -> list[Problem]:
-    """Those that were asked for, in an order of the seed's, so that the first are a sample."""
+    """The selected problems, in an order drawn by the seed, so that the first are a sample."""
     scalings = args.scaling or (None,)
     found = problems(args.model, args.layer, args.product, args.tokens, args.sizes, scalings)
     random.Random(args.seed).shuffle(found)
@@ -85,17 +85,19 @@ def options(command: argparse.ArgumentParser) -> None:
     told = "race fp8 with these scales (row, block) instead: tritemm.scaled_grouped_mm"
     cli.add_list(command, "--scaling", cli.one_of(*SCALINGS), told)
     count = cli.argument(cli.positive)
-    command.add_argument("--limit", type=count, help="no more than so many, drawn by --seed")
-    command.add_argument("--minutes", type=count, default=float("inf"), help="end within so many")
+    command.add_argument("--limit", type=count, help="most problems to race, drawn by --seed")
+    command.add_argument("--minutes", type=count, default=float("inf"), help="time limit")
     race.add_part(command)
-    cli.add_list(command, "--peers", cli.one_of("quack"), "race the fastest of quack's configs too")
+    cli.add_list(
+        command, "--peers", cli.one_of("quack"), "also race the fastest of quack's configs"
+    )
 
 
 def register(commands) -> None:
     described = (
-        "Race tritemm.grouped_mm against torch._grouped_mm on layers of experts, and where groups "
-        "are equal against dense products of as many operations; or with --scaling fp8's. All 360 "
-        "take about an hour."
+        "Race tritemm.grouped_mm against torch._grouped_mm on layers of experts, and for equal "
+        "groups also against dense products of as many operations. With --scaling, race fp8. All "
+        "360 problems take about an hour."
     )
     how = {"rounds": 5, "most": 9, "text": text, "short": True}
     Preset("moe", described, EXAMPLES, drawn, options, **how).register(commands)
@@ -111,20 +113,20 @@ CELLS = tables.RESULT | {
     "x torch (p20-p80)": tables.RESULT["x cuBLAS (p20-p80)"],
 }
 MEANS = (
-    "Ratios and speeds are geomeans, in which each number of tokens of a product counts alike, "
+    "Ratios and speeds are geomeans. Each number of tokens of a product has the same weight, "
     "however many of its problems were raced. "
 )
-DRAWN = "zipf: the expert in place r is as likely as 1 / r; empty: half of the experts get nothing."
+DRAWN = "zipf: expert r is chosen in proportion to 1 / r; empty: half of the experts get nothing."
 METHOD = (
     f"{MEANS}x torch: torch._grouped_mm's time over tritemm.grouped_mm's. x torch.mm, x "
     "tritemm.matmul: the time of a dense product of as many operations over that of equal groups. "
-    f"x best peer: that of the faster of torch's and quack's. {DRAWN}"
+    f"x best peer: the time of the faster of torch and quack over tritemm's. {DRAWN}"
 )
 SCALED = (
-    f"{MEANS}Promoted sums of fp8. x torch: torch._scaled_grouped_mm's time over "
-    "tritemm.scaled_grouped_mm's; it has scales of rows alone. x torch.mm, x tritemm.matmul: the "
+    f"{MEANS}Sums of fp8 are promoted. x torch: torch._scaled_grouped_mm's time over "
+    "tritemm.scaled_grouped_mm's; torch has only row scales. x torch.mm, x tritemm.matmul: the "
     "time of a dense product with such scales, by torch._scaled_mm and tritemm.scaled_mm, over "
-    f"that of groups: of equal ones, or with scales of blocks of any. {DRAWN}"
+    f"that of groups: of equal groups, or with block scales of any groups. {DRAWN}"
 )
 
 
@@ -156,7 +158,7 @@ def _parts(rows: list[Row], scaling: str, selection: Selection | None) -> Parts:
         body += [[*(*key, "")[:2], *_means(own)]] if own else []
     timed = sorted((r for r in found if r.ours.ratio), key=lambda r: r.ours.ratio.p50)
     worst = Table.of(WORST_HEAD, timed[:WORST], CELLS, words=3)
-    method = f"Scales of each {scaling}. {SCALED}" if scaling else METHOD
+    method = f"Each {scaling} has a scale. {SCALED}" if scaling else METHOD
     end = f"{method} {tables.commands(rows)}." if selection else ""
     return [Table(HEAD, body), worst, *tables.notes(found), tables.quiet(rows, "torch"), end]
 

@@ -78,7 +78,7 @@ def _large(result: Result) -> bool:
 
 
 def _problems(found: Sequence[Result]) -> Table:
-    """What has no time says what became of it."""
+    """A competitor without a time shows its outcome."""
     there = [name for name in (REFERENCE, *PEERS.values()) if name in tables.others(found)]
     cells = tables.RESULT | {"kernel": lambda result: result.ours.rung or ""}
     cells |= {"µs": lambda result: us(result.ours), "best peer": tables.RESULT["best"]}

@@ -57,17 +57,27 @@ def register(commands) -> None:
     text = "Count what one warm launch of a rung, or of cuBLAS, does: bytes, conflicts, stalls."
     command = cli.add_command(commands, "profile", run, text, EXAMPLES)
     add = command.add_argument
-    text = f"of either ladder, {AUTO} or {REFERENCE}; `permuted[1]` is one in its second config"
+    text = f"a rung of either ladder, {AUTO} or {REFERENCE}; `permuted[1]` is its second config"
     add("rung", metavar="RUNG", help=text)
-    text = "in the config that tritemm.matmul(kernel=RUNG) takes for the size; default: its first"
+    text = "use the config that tritemm.matmul(kernel=RUNG) chooses for the size, not its first"
     add("--chosen", action="store_true", help=text)
-    add("--size", type=cli.argument(parse_size), default="4096", help="4096 (default) or MxNxK")
+    add(
+        "--size",
+        type=cli.argument(parse_size),
+        default="4096",
+        help="N for a cube or MxNxK; default: 4096",
+    )
     layout = cli.argument(parse_layout)
-    add("--layout", type=layout, default="NT", help="NN, NT (default), TN or TT")
-    cli.add_types(command, "bf16, or fp16 where the rung takes no bf16")
+    add("--layout", type=layout, default="NT", help="NN, NT, TN or TT; default: NT")
+    cli.add_types(command, "bf16, or fp16 if the rung takes no bf16")
     command.set_defaults(dtype=None)
-    add("--ncu", metavar="PATH", default="ncu", help="default: on the PATH")
-    add("--json", action="store_true", help="print one object, units: s, byte, %%")
+    add(
+        "--ncu",
+        metavar="PATH",
+        default="ncu",
+        help="path of Nsight Compute; default: ncu on the PATH",
+    )
+    add("--json", action="store_true", help="print one object, in s, bytes and %%")
     add("--child", action="store_true", help=argparse.SUPPRESS)
 
 
@@ -217,7 +227,7 @@ def _counters(ncu: str, argv: Sequence[str]) -> list[Profile]:
 
 
 class Counter(NamedTuple):
-    """A line of the table. `names` are ncu's, the first that it knows is asked for.
+    """A line of the table. `names` are ncu's; the first that it knows is used.
 
     `kind` is us, MB, bytes, % or count: how the value is shown. `adds`: a sum over kernels means
     something.
@@ -342,7 +352,7 @@ def parse(output: str) -> list[Profile]:
 
 
 def _number(text: str, unit: str) -> float | None:
-    """The number in seconds, bytes or its own unit; commas stand between thousands."""
+    """The number in seconds, bytes or its own unit; commas separate thousands."""
     text = text.replace(",", "")
     if not re.fullmatch(r"-?\d+(\.\d+)?(e[+-]?\d+)?", text, re.IGNORECASE):
         return None

@@ -22,19 +22,19 @@ python -m perf race --cases perf/scaled.csv --class deepgemm
 python -m perf race --cases perf/int4.csv --class decode
 """
 DESCRIBED = (
-    "Race tritemm.matmul, linear where something follows the product or the weight has 4 bits, and "
-    "scaled_mm where operands of 8 bits have scales, on your own shapes. The file, CSV or a JSON "
-    "list, has M, N and K, and if it likes id, class, name, batch, dtype (bf16, tf32, int8x7 ...), "
-    "out_dtype, layout (NT ...), ending (bias gelu, residual, int4 ...), scaling (tensor, row, "
-    "block ...) and weight, how often a product is run."
+    "Race tritemm.matmul on your own shapes; tritemm.linear if something follows the product or "
+    "the weight has 4 bits, and tritemm.scaled_mm if operands of 8 bits have scales. The file is a "
+    "CSV file or a JSON list with M, N and K, and optionally id, class, name, batch, dtype (bf16, "
+    "tf32, int8x7 ...), out_dtype, layout (NT ...), ending (bias gelu, residual, int4 ...), "
+    "scaling (tensor, row, block ...) and weight, which is how often the product runs."
 )
 
 
 def options(command: argparse.ArgumentParser) -> None:
-    text = "CSV, or a JSON list of objects"
+    text = "a CSV file, or a JSON list of objects"
     command.add_argument("--cases", type=Path, dest="file", required=True, help=text)
-    cli.add_list(command, "--class", str, "these alone", dest="classes")
-    cli.add_list(command, "--id", str, "these alone; default: of all", dest="ids")
+    cli.add_list(command, "--class", str, cli.ONLY_CLASSES, dest="classes")
+    cli.add_list(command, "--id", str, cli.ONLY_IDS, dest="ids")
     cli.add_kernels(command)
     cli.add_peers(command)
     race.add_compiled(command)
@@ -95,7 +95,7 @@ def scaled_parts(rows: list[Row], selection: Selection) -> Parts:
             yield Table.of(tuple(tables.TALLY), tables.tallies(own), tables.TALLY)
     yield from (Table.of(tuple(cells), found, cells, words=2), *tables.notes(found))
     yield tables.unmeasured(result.ours for result in fast)
-    yield from ("Torch's product of int8 is the one without scales.", tables.commands(rows))
+    yield from ("For int8, torch's product is the one without scales.", tables.commands(rows))
 
 
 def int4_parts(rows: list[Row], selection: Selection) -> Parts:
@@ -106,7 +106,7 @@ def int4_parts(rows: list[Row], selection: Selection) -> Parts:
     }
     means = Table.of(tuple(tables.TALLY), tables.tallies(found), tables.TALLY)
     return [means, Table.of(tuple(cells), found, cells, words=2), *tables.notes(found),
-            "Torch's weight has 16 bits.", tables.commands(rows)]  # fmt: skip
+            "With torch, the weight has 16 bits.", tables.commands(rows)]  # fmt: skip
 
 
 VIEWS = {

@@ -21,7 +21,7 @@ from ..stats import geomean
 from ..tables import Parts, Table, median, us
 from ..views import ENOUGH, Selection, View, latest_of
 
-#: The competitor that is judged: what `tritemm.matmul` runs when it is asked for nothing.
+#: The competitor that is judged: what `tritemm.matmul` runs by default.
 CHOICE = "auto"
 #: As `suite`'s, with a shorter lead: the competitors draw much the same power.
 PLAN = Plan(replay=0.02, lead=0.03, longest=5.0)
@@ -42,8 +42,9 @@ def register(commands) -> None:
     described = "Race the dispatcher's choice against the best configs of a search."
     command = cli.add_command(commands, "regret", run, described, EXAMPLES)
     add, count = command.add_argument, cli.argument(cli.positive)
-    add("--n", type=count, default=ENOUGH, help=f"random problems a seed; default: {ENOUGH}")
-    add("--best", type=count, default=5, help="of each search; default: 5")
+    add("--n", type=count, default=ENOUGH, help=f"random problems per seed; default: {ENOUGH}")
+    told = "how many of the best configs of each search to race; default: 5"
+    add("--best", type=count, default=5, help=told)
     searches.add_search(command)
     cli.add_measurement(command, ROUNDS, seeds=(SEED,))
 

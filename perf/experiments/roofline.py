@@ -39,10 +39,12 @@ def cases() -> list[Case]:
 
 
 def register(commands) -> None:
-    described = "Measure the roofs: a copy; a large product of each type."
+    described = "Measure the roofs: a copy, and a large product of each type."
     command = cli.add_command(commands, "roofline", run, described, EXAMPLES)
     cli.add_measurement(command, rounds=3)
-    told = "as the GPU's physics into its file of tritemm/arch/gpus, made if need be, or FILE"
+    told = (
+        "write the GPU's physics to FILE, or else to its file in tritemm/arch/gpus, made if missing"
+    )
     command.add_argument("--write", nargs="?", const="", metavar="FILE", help=told)
 
 

@@ -32,10 +32,10 @@ def register(commands) -> None:
     add = command.add_argument
     cli.add_problems(command, SUITE)
     count = cli.argument(cli.positive)
-    add("--random", type=count, metavar="N", help="that many random problems instead")
-    add("--seed", type=int, default=0, help="of the random problems, the data and the order")
+    add("--random", type=count, metavar="N", help="search N random problems instead")
+    add("--seed", type=int, default=0, help="seed of the random problems, the data and the order")
     searches.add_search(command)
-    add("--out", type=Path, help="JSON lines are added to this file")
+    add("--out", type=Path, help="file to add JSON lines to")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ from ..views import Selection, View, newest_of
 LAYERS = SUITE.with_name("serving.csv")
 #: The largest M, and those that are multiples of little.
 MOST, ODD = 4096, (17, 33, 65, 129, 257, 333, 513, 1001, 2047)
-#: The ratio to cuBLAS from which on nobody would notice; problems that are listed one by one.
+#: The ratio to cuBLAS from which on a difference doesn't matter; how many problems are listed.
 ENOUGH, WORST = 0.98, 5
 
 EXAMPLES = """
@@ -88,9 +88,9 @@ def problems(
 
 
 def options(command: argparse.ArgumentParser) -> None:
-    cli.add_list(command, "--model", str, "these alone: llama-3-8b, ...", dest="models")
-    cli.add_list(command, "--layer", str, "these alone: qkv, down, ...", dest="layers")
-    cli.add_list(command, "--rows", cli.positive, "these M alone, or others: 1,16,100")
+    cli.add_list(command, "--model", str, "only these models: llama-3-8b, ...", dest="models")
+    cli.add_list(command, "--layer", str, "only these layers: qkv, down, ...", dest="layers")
+    cli.add_list(command, "--rows", cli.positive, "only these M, which may be others: 1,16,100")
     race.add_part(command)
     cli.add_peers(command)
 

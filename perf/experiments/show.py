@@ -57,17 +57,19 @@ def register(commands) -> None:
         command = cli.add_command(commands, name, run, text, examples)
         add = command.add_argument
         add("what", nargs="?", choices=views, default="ladder")
-        add("--results", type=Path, help="default: all of perf/results")
-        add("--gpu", help="default: that of the newest row")
-        add("--mode", choices=("sustained", "burst"), default="sustained")
-        add("--kernel", dest="competitor", default="auto", help="of suite and random")
-        add("--size", type=cli.argument(parse_size), help="of a ladder; default: 4096")
-        add("--layout", type=cli.argument(parse_layout), help="default: NT")
-        add("--dtype", choices=cli.TYPES, help="default: the view's own")
-        add("--accumulate", help="default: the type's own")
-        add("--precision", default="ieee", help="how fp32 is multiplied")
+        add("--results", type=Path, help="file of rows; default: all of perf/results")
+        add("--gpu", help="rows of this GPU; default: that of the newest row")
+        told = "how it was measured; default: sustained"
+        add("--mode", choices=("sustained", "burst"), default="sustained", help=told)
+        told = "what matmul was given as kernel= in suite and random; default: auto"
+        add("--kernel", dest="competitor", default="auto", help=told)
+        add("--size", type=cli.argument(parse_size), help="size of a ladder; default: 4096")
+        add("--layout", type=cli.argument(parse_layout), help="layout of a ladder; default: NT")
+        add("--dtype", choices=cli.TYPES, help="type of the operands; default: the view's own")
+        add("--accumulate", help="type of the sums; default: the operand type's own")
+        add("--precision", default="ieee", help="how fp32 was multiplied; default: ieee")
         if views is PICTURES:
-            add("--out", type=Path, help=".png or .svg; default: WHAT.png")
+            add("--out", type=Path, help="a .png or .svg file; default: WHAT.png")
 
 
 def table(args: argparse.Namespace) -> int:

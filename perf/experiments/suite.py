@@ -48,10 +48,10 @@ def register(commands) -> None:
 
 def suite_options(command: argparse.ArgumentParser) -> None:
     cli.add_problems(command, SUITE)
-    text = "race matmul(batch_invariant=True) too; rows are the experiment 'invariant'"
+    text = "also race matmul(batch_invariant=True); rows belong to the experiment 'invariant'"
     command.add_argument("--batch-invariant", action="store_true", help=text)
     cli.add_kernels(command)
-    cli.add_peers(command, "; rows are an experiment of their own")
+    cli.add_peers(command, "; rows belong to an experiment of their own")
 
 
 def drawn(args: argparse.Namespace) -> list[Problem]:
@@ -61,10 +61,13 @@ def drawn(args: argparse.Namespace) -> list[Problem]:
 
 
 def random_options(command: argparse.ArgumentParser) -> None:
-    count, text = cli.argument(cli.positive), "16-bit ones; an eighth of fp32 and fp64 join them"
+    count, text = (
+        cli.argument(cli.positive),
+        "16-bit problems; an eighth as many in fp32 and fp64 are added",
+    )
     command.add_argument("--n", type=count, default=400, help=f"{text}; default: 400")
     cli.add_kernels(command)
-    cli.add_peers(command, "; rows are an experiment of their own")
+    cli.add_peers(command, "; rows belong to an experiment of their own")
 
 
 def suite_problems(args: argparse.Namespace) -> list[Problem]:
@@ -197,7 +200,7 @@ def _summary(rows: list[Row], s: Selection) -> Parts:
 
 
 def _problems(rows: list[Row], s: Selection) -> Parts:
-    """Every problem; of what has no time, in a word, what became of it."""
+    """Every problem; those without a time show their outcome in a word."""
     found = tables.against_cublas(rows, s.competitor)
     untimed = tables.unmeasured(result.ours for result in found)
     table = Table.of(PROBLEMS, found, tables.RESULT, words=3)
@@ -205,7 +208,7 @@ def _problems(rows: list[Row], s: Selection) -> Parts:
 
 
 def _later(rows: Sequence[Row]) -> str:
-    """A sentence that names what of the suite is newer than a run of it."""
+    """A sentence that names the problems of the suite that are newer than a run of it."""
     suite, raced = [problem.id for problem in read_suite()], {row.id for row in rows}
     later = [key for key in suite if key not in raced]
     return f"Not raced yet: {', '.join(later)}." if 0 < len(later) < len(suite) else ""

@@ -40,11 +40,11 @@ class Sweep:
     log: bool = False  # of the axis of TFLOP/s, where they span several octaves
 
     def size(self, case: Case) -> int:
-        """Where a case of this sweep stands on its axis."""
+        """A case's place on the axis of this sweep."""
         return getattr(case, self.swept[0])
 
     def holds(self, case: Case) -> bool:
-        """Whether the case lies on it, of whichever sweep it is in the file."""
+        """Whether the case belongs to it, whichever sweep the file lists it under."""
         wanted = {d: self.size(case) if d in self.swept else self.fixed for d in "MNK"}
         return all(getattr(case, dimension) == size for dimension, size in wanted.items())
 
@@ -66,7 +66,7 @@ def register(commands) -> None:
     command = cli.add_command(commands, "sweep", run, described, EXAMPLES)
     cli.add_problems(command, SIZES)
     rungs.add_ladders(command, f"{FIRST:02d} and up, and their CUDA twins")
-    text = "end within so many: few sizes of every sweep come first, then the cheapest"
+    text = "time limit: a few sizes of every sweep come first, then the cheapest"
     minutes = {"type": cli.argument(float), "default": math.inf, "metavar": "M"}
     command.add_argument("--minutes", **minutes, help=text)
     cli.add_measurement(command, ROUNDS)
@@ -138,7 +138,7 @@ def report(rows: list[Row]):
     timed = [row for row in rows if row.us and not row.competitor.endswith("]")]
     if not timed:
         raise figures.NothingMeasured
-    # Some that lie on two sweeps have the other's name.
+    # Some cases of two sweeps have the other's name.
     names = [(row.problem["class"], row.problem["name"]) for row in timed]
     name, title = max(names, key=names.count)
     found: dict[tuple, tuple[float, ...]] = {}

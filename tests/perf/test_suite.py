@@ -455,4 +455,4 @@ def test_a_strangers_shapes_race_from_one_file(timed, tmp_path, monkeypatch, cap
     assert found[0].case == Case(32, 24, 40, "NT") and found[2].case.ending == "bias"
     assert found[0].problem["weight"] == "3" and {r.experiment for r in found} == {"race"}
     told = capsys.readouterr().out
-    assert "As often as weighted: " in told and " 2.0" in told and "torch µs" in told
+    assert "Run as often as their weights say: " in told and " 2.0" in told and "torch µs" in told
