@@ -28,7 +28,7 @@ from . import commands, concept_pages, conformance, correspondence, cost_model, 
 from . import pictures as drawn
 from .cards import OTHER, TUNED
 from .exercises import write
-from .lessons import FOLDER, page_of
+from .lessons import FOLDER, page_of, wins
 from .lessons import pages as tutorial
 from .primer import occupancy
 from .races import parts as races
@@ -91,8 +91,8 @@ def pages() -> dict[Path, str]:
         texts[path] = excerpt.page(path, parts)
     contents = FOLDER / "index.md"
     texts[contents] = excerpt.page(contents, {"pages": ladder_table(rows, "")})
-    if PRIMER.exists():
-        texts[PRIMER] = excerpt.page(PRIMER, {"exercise": tutorial.kernel_asked(write.PRIMER)})
+    asked_first = {"exercise": tutorial.kernel_asked(write.PRIMER)}
+    texts[PRIMER] = excerpt.page(PRIMER, occupancy.parts() | asked_first)
     return texts
 
 

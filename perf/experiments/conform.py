@@ -51,8 +51,9 @@ LARGEST, DEEPEST = 8, 15
 SHIFTS, PADS = (0, 0, 0, 8, 1), (0, 0, 0, 8, 1)
 #: K at each place.
 DEPTHS = 2000
-#: The default numbers of problems: of products of two matrices, and of groups.
-PROBLEMS, GROUPINGS = 100_000, 2000
+#: The default numbers of problems: of products of two matrices, and of each other search.
+PROBLEMS = 100_000
+OTHERS = {"groups": 2000, "bits": 20_000, "law": 60_000}
 #: Processes that share the GPU: a problem that is new costs Python some milliseconds.
 WORKERS = 12
 #: In how many words a refusal is told.
@@ -100,8 +101,15 @@ def register(commands) -> None:
     text = "Search for wrong results, cuBLAS's and ours, in products whose exact result is known."
     command = add_command(commands, "conform", run, text, EXAMPLES)
     add = command.add_argument
-    add("--groups", action="store_true", help="search in grouped_mm, with random groups")
-    text = f"number of problems; default: {PROBLEMS}, or {GROUPINGS} with --groups"
+    what = command.add_mutually_exclusive_group()
+    for name, meaning in (
+        ("groups", "search in grouped_mm, with random groups"),
+        ("bits", "count the products that have cuBLAS's bits; needs nvmath-python"),
+        ("law", "test when exactly cuBLAS loses the end of K; needs nvmath-python"),
+    ):
+        what.add_argument(f"--{name}", action="store_true", help=meaning)
+    others = ", ".join(f"{count} with --{name}" for name, count in OTHERS.items())
+    text = f"number of problems; default: {PROBLEMS}, or {others}"
     add("--n", type=argument(positive), help=text)
     add("--seed", type=int, default=0, help="seed of the problems and of the signs")
     add("--out", type=Path, help="write the findings to this file, as JSON")
