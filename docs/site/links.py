@@ -14,7 +14,7 @@ from . import notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Of the repository's top: the pages that the site has too.
-PROJECT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PROJECT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 
 _FENCED = re.compile(r"^ *(```+|~~~+).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
