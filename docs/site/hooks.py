@@ -1,8 +1,8 @@
 """What MkDocs is told beyond mkdocs.yml, which names this file.
 
 Pages link to files of the repository, as GitHub wants it. Here README.md becomes the home page,
-PROJECT's others and the notebooks become pages, and every other file that a page links to gets a page
-that shows it.
+PROJECT's others and the notebooks become pages, and every other file that a page links to gets a
+page that shows it.
 """
 
 import json
