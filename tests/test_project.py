@@ -1,5 +1,6 @@
 """What the project's files say of the project is the same in each."""
 
+import collections
 import re
 import sys
 from importlib.metadata import distributions
@@ -63,15 +64,21 @@ def named():
     return extras(tomllib.loads(text("pyproject.toml"))["project"])
 
 
-def pins():
-    """Package -> the version that constraints.txt has for this Python; later lines win."""
+def pins(**environment):
+    """The packages that constraints.txt pins, for this Python or another, each with its lines."""
     lines = (line.partition("  #")[0] for line in text("constraints.txt").splitlines())
     found = [Requirement(line) for line in lines if line and not line.startswith("#")]
-    return {
-        canonicalize_name(each.name): str(each.specifier).removeprefix("==")
+    return collections.Counter(
+        canonicalize_name(each.name)
         for each in found
-        if each.marker is None or each.marker.evaluate()
-    }
+        if each.marker is None or each.marker.evaluate(environment)
+    )
+
+
+@pytest.mark.parametrize("minor", [10, 11, 12, 13, 14])
+def test_a_package_is_pinned_once(minor):
+    release = {"python_version": f"3.{minor}", "python_full_version": f"3.{minor}.9"}
+    assert {name: lines for name, lines in pins(**release).items() if lines > 1} == {}
 
 
 def unpinned(folders, wanted):

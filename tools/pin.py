@@ -48,7 +48,7 @@ def needs(requirement: str, named: dict[str, list[str]]) -> list[str]:
     return [other for need in found for other in needs(need, named)]
 
 
-def resolved(wanted: list[str], python: str, constraints: list[str]) -> set[str]:
+def resolved(wanted: list[str], python: str, constraints: list[str]) -> list[str]:
     """The lines that pin `wanted` and all that they bring."""
     with tempfile.TemporaryDirectory() as folder:
         project, limits = Path(folder, "pyproject.toml"), Path(folder, "limits.txt")
@@ -60,7 +60,7 @@ def resolved(wanted: list[str], python: str, constraints: list[str]) -> set[str]
             [*command, "-c", str(limits), str(project)], stdout=subprocess.PIPE, text=True,
             check=True,
         ).stdout  # fmt: skip
-    return set(said.splitlines())
+    return said.splitlines()
 
 
 def name(line: str) -> str:
@@ -73,14 +73,16 @@ def main() -> None:
     named = extras(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"])
     by_hand = FILE.read_text().partition(MARK)[0]
     chosen = [line for line in by_hand.splitlines() if line and not line.startswith("#")]
-    found: set[str] = set()
+    found: list[str] = []
     for environment, python in ENVIRONMENTS.items():
         wanted = [*named[""], *needs(environment, named)]
         if environment == "tritemm[site]":
             wanted = needs(environment, named)  # alone
-        found |= resolved(wanted, python, chosen)
-    others = {line for line in found if name(line) not in map(name, chosen)}
-    FILE.write_text(by_hand + MARK + "".join(f"{line}\n" for line in sorted(others)))
+        # A package has the same version in each environment, and is there for all Pythons of one.
+        pinned = set(map(name, [*chosen, *found]))
+        lines = resolved(wanted, python, [*chosen, *found])
+        found += [line for line in lines if name(line) not in pinned]
+    FILE.write_text(by_hand + MARK + "".join(f"{line}\n" for line in sorted(found)))
 
 
 if __name__ == "__main__":
