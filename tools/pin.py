@@ -11,6 +11,7 @@ PyTorch's CPU and CUDA builds.
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -78,10 +79,13 @@ def main() -> None:
         wanted = [*named[""], *needs(environment, named)]
         if environment == "tritemm[site]":
             wanted = needs(environment, named)  # alone
-        # A package has the same version in each environment, and is there for all Pythons of one.
-        pinned = set(map(name, [*chosen, *found]))
         lines = resolved(wanted, python, [*chosen, *found])
-        found += [line for line in lines if name(line) not in pinned]
+        # What an older Python has another version of keeps its lines; for all else the later
+        # environment has the same version, and may want it on more systems.
+        split = {each for each, count in Counter(map(name, found)).items() if count > 1}
+        again = set(map(name, lines)) - split
+        found = [line for line in found if name(line) not in again]
+        found += [line for line in lines if name(line) in again - set(map(name, chosen))]
     FILE.write_text(by_hand + MARK + "".join(f"{line}\n" for line in sorted(found)))
 
 
