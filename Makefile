@@ -75,6 +75,18 @@ browser: site  ## the site in a headless Chromium, which root gets from the dist
 	$(PY) -m pip install -q -c constraints.txt playwright
 	$(PY) -m pytest tests/docs/test_site.py $(ARGS)
 
+package: $(READY)  ## the release in dist/: a wheel and what it is built from, checked and tried
+	@rm -rf dist
+	@$(PY) -m build --no-isolation
+	@$(PY) -m twine check --strict dist/*
+	@TRITEMM_DIST=dist OMP_NUM_THREADS=1 $(PY) -m pytest tests/test_package.py $(ARGS)
+
+package-matrix: package  ## the wheel with each Python, and the oldest and newest torch: gigabytes
+	@$(PY) tools/package_matrix.py dist/*.whl $(ARGS)
+
+pin: $(READY)  ## pin all packages of the gate's environments, in constraints.txt
+	@$(PY) -m tools.pin
+
 clean:  ## remove environments and caches
 	rm -rf .venv .venv-oldest .venv-latest .venv-site .pytest_cache .ruff_cache .mypy_cache .cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -99,7 +111,7 @@ endif
 	@PYTHON='$(PYTHON)' tools/setup.sh .venv-site site
 	@touch $@
 
-.PHONY: help environments demo test test-oldest test-latest cuda sanitize stress lint format docs site browser clean
+.PHONY: help environments demo test test-oldest test-latest cuda sanitize stress lint format docs site browser package package-matrix pin clean
 
 # On a GPU: groups of tests that share a worker are kept, and the record may go elsewhere.
 RECORD =

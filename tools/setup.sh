@@ -12,6 +12,8 @@ cd "$(dirname "$0")/.."
 export PIP_NO_COMPILE=1
 # Who has no way to an index shall not wait for many attempts.
 export UV_HTTP_RETRIES=1
+# What builds the project is pinned too.
+export UV_BUILD_CONSTRAINT=constraints.txt
 
 venv=$1
 shift
@@ -26,7 +28,7 @@ metadata() { "$py" -c "from importlib.metadata import requires, version; $1" 2>/
 has_nvcc() { command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; }
 has_gpu() { [[ "$(nvidia-smi -L 2>/dev/null)" == GPU* ]]; }
 
-has_uv() { "$py" -m uv --version >/dev/null 2>&1 || "$py" -m pip install -q uv 2>>"$log"; }
+has_uv() { "$py" -m uv --version >/dev/null 2>&1 || "$py" -m pip install -q -c constraints.txt uv 2>>"$log"; }
 # Whether pip was told to look elsewhere, or on no index at all.
 has_own_index() { [[ "$("$py" -m pip config list)" =~ [.](no-index|index-url)= ]]; }
 pip_constraints() { echo "${PIP_CONSTRAINT:-}" "$("$py" -m pip config get global.constraint 2>/dev/null)"; }

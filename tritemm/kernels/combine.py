@@ -115,8 +115,9 @@ def route_kernel(index, places, offs, N, E, MINE: tl.constexpr, OTHERS: tl.const
     own = tl.where(sorts, chosen(index, mine, N, E), mine)
     last = tl.where(sorts, mine, N)
     count = before(index, own, last, 0, N, N, E, True, OTHERS)
-    tl.store(places + mine, count, mask=sorts & (mine < N))
-    tl.store(offs + mine, count, mask=(mine < E) & (tl.program_id(0) >= programs))
+    # Triton 3.9's interpreter takes no mask of a scalar and a block.
+    tl.store(places + mine, count, mask=mine < tl.where(sorts, N, 0))
+    tl.store(offs + mine, count, mask=mine < tl.where(sorts, 0, E))
 
 
 @triton.jit

@@ -10,8 +10,8 @@ import importlib
 import re
 import sys
 
-#: Package -> its name, its oldest release, and how to get a newer one. This torch is the first
-#: whose CUDA builds pin this Triton; that none is there is soonest found.
+#: Package -> its name, its oldest release, and how to get a newer one. docs/supported.md says why
+#: these; that there is no Triton is soonest found.
 _NEEDED = {
     "triton": (
         "Triton",
