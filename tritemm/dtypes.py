@@ -26,27 +26,27 @@ _BY_INT8 = frozenset(get_args(Residues))
 _OF_TORCH = {"tf32": "tf32", "bfx9": "bf16x9"}
 
 
-def check_precision(precision: str | None, dtype: torch.dtype) -> None:
-    """Raise ValueError for an unknown word, or one that `dtype` has no use for."""
+def check_precision(precision: str | None, dtype: torch.dtype, name: str = "precision") -> None:
+    """Raise ValueError, with the option's `name`, for an unknown word or one not for `dtype`."""
     if precision is None:
         return
     if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} is unknown; one of {', '.join(PRECISIONS)}")
+        raise ValueError(f"{name}={precision!r} is unknown; one of {', '.join(PRECISIONS)}")
     able = (torch.float32, torch.float64) if precision in _BY_INT8 else (torch.float32,)
     if precision != "ieee" and dtype not in able:
         names = " or ".join(str(t).removeprefix("torch.") for t in able)
         raise ValueError(
-            f"precision={precision!r} says how {names} operands are multiplied; these are {dtype}. "
-            "Leave precision out"
+            f"{name}={precision!r} says how {names} operands are multiplied; these are {dtype}. "
+            f"Leave {name} out"
         )
 
 
 def of_fp32(precision: Precision | None, fp32: Precision | None) -> Precision | None:
-    """What was given by either of two names; or ValueError, of an unknown word or of two."""
+    """The value passed under either name; ValueError if it is unknown, or if the two differ."""
     if None not in (precision, fp32) and precision != fp32:
-        raise ValueError(f"precision={precision!r} and fp32={fp32!r} are one option: give one")
-    asked = fp32 if precision is None else precision
-    check_precision(asked, torch.float32)
+        raise ValueError(f"precision={precision!r} and fp32={fp32!r} are one option: pass one")
+    name, asked = ("fp32", fp32) if precision is None else ("precision", precision)
+    check_precision(asked, torch.float32, name)
     return asked
 
 

@@ -396,10 +396,10 @@ REFUSED = {
         (matrix,),
         {"offs": torch.ones(1).int()},
         ValueError,
-        'offs= is for scaling="block" with',
+        'offs= needs scaling="block" and',
     ),
     "int32": ((matrix.int(),), {}, NotImplementedError, "x is torch.int32; .* are quantised"),
-    "a list": ((matrix, ["fp8"]), {}, ValueError, "dtype is .'fp8'.; x is quantised to one of"),
+    "a list": ((matrix, ["fp8"]), {}, ValueError, "dtype is .'fp8'.; it must be one of"),
     "int8": ((matrix.to(INT8),), {}, NotImplementedError, "x is torch.int8; "),
     "sparse": ((matrix.to_sparse(),), {}, NotImplementedError, "x is torch.sparse_coo"),
     "a type": (

@@ -307,8 +307,8 @@ WRONG = {
         ValueError,
         "activation='tanh' is unknown",
     ),
-    "an option": (called(2, 128, kernel="tma"), TypeError, "kernel can't be given with an Int4"),
-    "out": (called(2, 128, out=(2, 8)), TypeError, "out can't be given with an Int4Weight"),
+    "an option": (called(2, 128, kernel="tma"), TypeError, "kernel don't go with an Int4"),
+    "out": (called(2, 128, out=(2, 8)), TypeError, "out don't go with an Int4Weight"),
     "bias": (called(2, 128, bias=(7,)), RuntimeError, r"bias has shape \[7\]; \[8\] is"),
     "residual": (called(2, 128, residual=(3, 8)), RuntimeError, r"be broadcast to the result's, "),
     "a residual's type": (

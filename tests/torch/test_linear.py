@@ -170,7 +170,7 @@ def test_refusals():
             tritemm.linear(x, **{"weight": w, **wrong})
     with pytest.raises(RuntimeError, match="takes pairs"):
         tritemm.matmul(x, w.mT, activation="swiglu")
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="pass one of these"):
         tritemm.matmul(x, w.mT, beta=2)
     with pytest.raises(TypeError, match=r"alpha must be a real number.*requires grad"):
         tritemm.matmul(x, w.mT, alpha=torch.tensor(1.0, requires_grad=True))

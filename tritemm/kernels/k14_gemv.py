@@ -1,12 +1,12 @@
-"""gemv: few rows, so memory is the limit; the wide operand is read once, at any address.
+"""gemv: few rows, so memory is the limit; the wide operand is read once, at any alignment.
 
-Adds to       no rung: a branch for few rows, without tensor core and TMA; split-K, and lines on
-              odd addresses read as 8-byte words
-Mirrors       nothing; no CUDA rung is for few rows
+Adds to       no rung: a branch for few rows, without tensor core or TMA; split-K, and unaligned
+              lines read as 8-byte words
+Mirrors       nothing; no CUDA rung is made for few rows
 Compiler does layouts with a line's words side by side in a warp; reductions across lanes and warps
 Signs         sm_80: FFMA, no HMMA, no HGMMA; sm_90: FFMA, no HMMA, no HGMMA
 Needs         sm_80; any strides; every type
-Note          Right for every M, and slow for more than about 8 rows. Accumulates fp16 in fp32.
+Note          Correct for every M, but slow above about 8 rows. Accumulates fp16 in fp32.
 """
 
 import triton

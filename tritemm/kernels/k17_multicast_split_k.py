@@ -1,11 +1,11 @@
-"""multicast_split_k: clusters that share loads, several of which share one tile's K.
+"""multicast_split_k: clusters that share loads; several of them share one tile's K.
 
-Adds to       cluster_pingpong: split-K, where tiles are few
+Adds to       cluster_pingpong: split-K, for few tiles
 Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          1008 x 136 x 6592 TT from 0.84x cuBLAS to 1.02x (SPLIT_K 6). In turns with 4 warps.
+Note          1008 x 136 x 6592 TT from 0.84x cuBLAS to 1.02x (SPLIT_K 6). 4-warp consumers take turns.
 """
 
 from triton.experimental import gluon

@@ -1,6 +1,6 @@
 """cluster_split_k: the programs of a cluster share one tile's K and exchange partial sums.
 
-Adds to       split_k: partial sums go into other programs' shared memory; each adds a share
+Adds to       split_k: partial sums go to the other programs' shared memory; each adds up a part
 Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
