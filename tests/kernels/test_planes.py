@@ -138,7 +138,7 @@ def test_fp32_is_another_name_of_precision():
     assert "precision=bf16x9" in repr(layer)
     with pytest.raises(ValueError, match="one option"):
         tritemm.convert(layer, fp32="bf16x9", precision="tf32")
-    with pytest.raises(ValueError, match="^fp32='bf16x7' is"), tritemm.enabled(fp32="bf16x7"):
+    with pytest.raises(ValueError, match=r"^fp32='bf16x7' is"), tritemm.enabled(fp32="bf16x7"):
         pass
     a, b = torch.randn(5, 16, device=DEVICE), torch.randn(16, 4, device=DEVICE)
     with tritemm.enabled(fp32="bf16x9") as report:

@@ -390,7 +390,7 @@ def test_a_subclass_is_kept():
 matrix = torch.zeros(4, 4)
 REFUSED = {
     "no tensor": (([1.0],), {}, TypeError, r"quantize\(\): argument 'x' .* must be Tensor"),
-    "a row": ((matrix[0],), {}, ValueError, r"x has shape \[4\]; it is a matrix, \[..., M, K\]"),
+    "a row": ((matrix[0],), {}, ValueError, r"x has shape \[4\]; it must be \[..., M, K\]"),
     "float64": ((matrix.double(),), {}, NotImplementedError, "x is torch.float64; torch.float16, "),
     "groups": (
         (matrix,),

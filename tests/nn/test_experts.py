@@ -465,7 +465,7 @@ def test_parametrized_experts():
     assert "as it was" in {e.note for e in report.changed if e.name.endswith("experts")}
     assert model.config._experts_implementation == before
     left = {e.name: e.note for e in tritemm.convert(model).left}
-    assert left["model.layers.0.mlp.experts"] == "their weights are no parameters of their own"
+    assert left["model.layers.0.mlp.experts"] == "their weights are not parameters of the module"
 
 
 def test_experts_refuse_to_be_scripted():

@@ -112,7 +112,7 @@ def in_blocks(weights):
 
 
 WRONG = {
-    "dtype": (refused(list, dtype="int8"), ValueError, "'int8' is unknown; fp8"),
+    "dtype": (refused(list, dtype="int8"), ValueError, "'int8' is unknown; the only choice is"),
     "one": (refused(lambda w: (in_blocks(w)[0], w[1])), TypeError, "isn't quantised"),
     "rows": (
         refused(lambda w: [quantize(t) for t in w]), RuntimeError, "gate_up .* what quantize",

@@ -359,7 +359,7 @@ WRONG = {
     "features": (called(3, 15), RuntimeError, r"\[3, 15\] on .* \[8, 16\] on "),
     "devices": (called(3, 16, device="meta"), RuntimeError, "on meta, "),
     "types": (called(3, 16, dtype=torch.float64), NotImplementedError, "float64"),
-    "a recipe": (lambda: Float8Linear(8, 16, recipe="tensor"), ValueError, "; block and row"),
+    "a recipe": (lambda: Float8Linear(8, 16, recipe="tensor"), ValueError, "; use block or row"),
     "a type": (lambda: Float8Linear(8, 16, grad_dtype=HALF), ValueError, "=torch.float16; block"),
 }
 

@@ -292,7 +292,7 @@ WRONG = {
     "rows": (made((2, 3, 8, 64), (3, 8)), ValueError, r"uint8 \[2, 3, 8, 64\] and torch.fl"),
     "bytes": (made((1, 3, 8, 64), (3, 8), torch.int8), ValueError, "are torch.int8 "),
     "a type": (made((1, 3, 8, 64), (3, 8), dtype=WIDE), ValueError, "and torch.float32 "),
-    "inputs": (called(2, 64), RuntimeError, r"input has shape \[2, 64\], and the weight \[8, 128"),
+    "inputs": (called(2, 64), RuntimeError, r"input has shape \[2, 64\]; the weight has \[8, 128"),
     "two types": (
         called(2, 128, dtype=torch.half),
         RuntimeError,
@@ -318,7 +318,7 @@ WRONG = {
     "no residual": (called(2, 128, residual=[1.0]), TypeError, "residual must be Tensor, not list"),
     "no groups": (of(8, 128, 0), ValueError, "128 columns in groups of 0; K must be a"),
     "groups below": (of(8, 128, -128), ValueError, "128 columns in groups of -128; K must be a"),
-    "no rows": (of(0, 128, 128), ValueError, r"the weight has shape \[0, 128\]; it is \[N, K\]"),
+    "no rows": (of(0, 128, 128), ValueError, r"the weight has shape \[0, 128\], not \[N, K\]"),
     "one dimension": (
         lambda: Int4Weight.of(random(128)), ValueError, r"the weight has shape \[128\]",
     ),

@@ -110,7 +110,7 @@ def test_a_module_of_two_names_is_skipped_by_either():
 def test_what_skip_cannot_mean_is_told():
     model = nn.Sequential(nn.Linear(4, 4)).to(DEVICE)
     for skip in (None, 5, b"0", ["0", 3]):
-        with pytest.raises(TypeError, match="skip must be a module's name, or several, not"):
+        with pytest.raises(TypeError, match="skip must be a module's name or several names, not"):
             tritemm.convert(model, skip=skip)
     for wrong in ({"batch_invariant": "no"}, {"fuse": 1}):
         with pytest.raises(TypeError, match="must be True or False"):

@@ -63,7 +63,7 @@ class Float8Linear(nn.Linear):
 
 
 def prepare(layer, weight, dtype: str, owners: int) -> str | None:
-    """Why `convert` can't make a layer multiply in 8 bits, or None; in int8, converts the weight."""
+    """Why `convert` can't make a layer multiply in 8 bits,or None; in int8, converts it."""
     kind = getattr(weight, "dtype", None)
     if kind not in REAL:
         reason = f"its weight is {kind}; {', '.join(map(str, REAL))} are supported"
