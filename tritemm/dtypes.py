@@ -1,4 +1,4 @@
-"""What a product may accumulate and end in, and how fp32 is multiplied: the caller's words."""
+"""Accumulator and result types of a product, and the words for how fp32 is multiplied."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 from .problem import ACCUMULATE, DEFAULT_MODULI
 
-#: Operands that may ask for any other of these as the result's type, and whose kernels have an
-#: epilogue; those of others leave it to torch.
+#: Operand types that allow each other as the result's type, and whose kernels have an epilogue;
+#: for others torch computes it.
 REAL = (torch.float16, torch.bfloat16, torch.float32)
-#: The largest number of fp32, in which factors of 16-bit and fp32 products are applied.
+#: The largest fp32 number; 16-bit and fp32 products are scaled in fp32.
 _MOST = torch.finfo(torch.float32).max
-#: What `precision=` may be, least to most costly after "ieee" (which uses no tensor core).
+#: Values of `precision=`, least to most costly after "ieee" (which uses no tensor core).
 Residues = Literal[
     "int8", "int8x5", "int8x6", "int8x7", "int8x8", "int8x9", "int8x10", "int8x11", "int8x12",
     "int8x13", "int8x14", "int8x15", "int8x16",
@@ -22,7 +22,7 @@ Residues = Literal[
 Precision = Literal["ieee", "tf32", "bf16x3", "tf32x3", "bf16x6", "bf16x9", Residues]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 _BY_INT8 = frozenset(get_args(Residues))
-#: Torch's words for those that it has too.
+#: torch's words for precisions that it has too.
 _OF_TORCH = {"tf32": "tf32", "bfx9": "bf16x9"}
 
 

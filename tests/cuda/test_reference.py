@@ -185,7 +185,7 @@ def test_groups_are_refused_by_all_but_those_that_have_them(kernel):
     else:
         assert (
             reasons
-            == ("M is cut into groups, and products of its batches are all of one size",) * 2
+            == ("M is cut into groups, but this rung's batches all have one size",) * 2
         )
 
 

@@ -398,7 +398,7 @@ REFUSED = {
         ValueError,
         'offs= needs scaling="block" and',
     ),
-    "int32": ((matrix.int(),), {}, NotImplementedError, "x is torch.int32; .* are quantised"),
+    "int32": ((matrix.int(),), {}, NotImplementedError, "x is torch.int32; it must be one of"),
     "a list": ((matrix, ["fp8"]), {}, ValueError, "dtype is .'fp8'.; it must be one of"),
     "int8": ((matrix.to(INT8),), {}, NotImplementedError, "x is torch.int8; "),
     "sparse": ((matrix.to_sparse(),), {}, NotImplementedError, "x is torch.sparse_coo"),

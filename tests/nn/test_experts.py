@@ -140,7 +140,7 @@ ERRORS = {
     "more": ({"activation": lambda x: x[:, :I].repeat(2, 1)}, RuntimeError, r"gives \[6, 8\]"),
     "half": ({"activation": torch.relu}, RuntimeError, r"gave shape \[6, 16\]"),
     "double": ({"activation": lambda x: x[:, :I].double()}, RuntimeError, "gave torch.float64 on"),
-    "none": ({"activation": lambda x: None}, RuntimeError, "activation gave NoneType"),
+    "none": ({"activation": lambda x: None}, RuntimeError, "activation returned NoneType"),
     "pairs": ({"activation": torch.relu, "interleaved": True}, ValueError, "a function pairs"),
 }  # fmt: skip
 

@@ -115,7 +115,7 @@ WRONG = {
     "dtype": (refused(list, dtype="int8"), ValueError, "'int8' is unknown; the only choice is"),
     "one": (refused(lambda w: (in_blocks(w)[0], w[1])), TypeError, "isn't quantised"),
     "rows": (
-        refused(lambda w: [quantize(t) for t in w]), RuntimeError, "gate_up .* what quantize",
+        refused(lambda w: [quantize(t) for t in w]), RuntimeError, "gate_up .* result of quantize",
     ),
     "precision": (refused(list, dtype="fp8", precision="tf32"), ValueError, "operands are fp8"),
     "scales": (

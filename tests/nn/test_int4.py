@@ -300,7 +300,7 @@ WRONG = {
     ),
     "elements of integers": (
         lambda: Int4Weight.of(random(8, 128)).dequantize(torch.int8),
-        ValueError, "dtype is torch.int8; real floating",
+        ValueError, "dtype is torch.int8; it must be real",
     ),
     "an activation": (
         called(2, 128, activation="tanh"),
@@ -309,11 +309,11 @@ WRONG = {
     ),
     "an option": (called(2, 128, kernel="tma"), TypeError, "kernel don't go with an Int4"),
     "out": (called(2, 128, out=(2, 8)), TypeError, "out don't go with an Int4Weight"),
-    "bias": (called(2, 128, bias=(7,)), RuntimeError, r"bias has shape \[7\]; \[8\] is"),
+    "bias": (called(2, 128, bias=(7,)), RuntimeError, r"bias has shape \[7\]; it must be \[8\]"),
     "residual": (called(2, 128, residual=(3, 8)), RuntimeError, r"be broadcast to the result's, "),
     "a residual's type": (
         lambda: Int4Weight.of(random(8, 128))(random(2, 128), residual=random(2, 8).int()),
-        RuntimeError, "residual is torch.int32; of",
+        RuntimeError, "residual is torch.int32; with",
     ),
     "no residual": (called(2, 128, residual=[1.0]), TypeError, "residual must be Tensor, not list"),
     "no groups": (of(8, 128, 0), ValueError, "128 columns in groups of 0; K must be a"),
@@ -322,11 +322,11 @@ WRONG = {
     "one dimension": (
         lambda: Int4Weight.of(random(128)), ValueError, r"the weight has shape \[128\]",
     ),
-    "whole numbers": (lambda: Int4Weight.of(random(8, 128).int()), ValueError, "int32; real"),
-    "no scales": (made((1, 3, 8, 64), (0, 8)), ValueError, r"and torch.float16 \[0, 8\]: poss"),
-    "flat scales": (made((1, 3, 8, 64), (8,)), ValueError, r"and torch.float16 \[8\]: possible"),
+    "whole numbers": (lambda: Int4Weight.of(random(8, 128).int()), ValueError, "int32; it must be real"),
+    "no scales": (made((1, 3, 8, 64), (0, 8)), ValueError, r"and torch.float16 \[0, 8\]; they must"),
+    "flat scales": (made((1, 3, 8, 64), (8,)), ValueError, r"and torch.float16 \[8\]; they must"),
     "numbers": (
-        lambda: Int4Weight.pack(torch.full((8, 128), 12)), ValueError, "from 12 to 12; -8 to 7",
+        lambda: Int4Weight.pack(torch.full((8, 128), 12)), ValueError, "range from 12 to 12; -8 to 7",
     ),
     "a module": (
         lambda: tritemm.linear(random(2, 128), torch.nn.Linear(128, 8)), TypeError, "not Linear",

@@ -162,7 +162,7 @@ def test_refusals():
         ({"bias": integers(5).bool()}, "bias is torch.bool"),
         ({"residual": integers(5).to(torch.complex64)}, "residual is torch.complex64"),
         ({"residual": integers(3, 5).to_sparse()}, "dense"),
-        ({"kernel": "tiled", "bias": integers(5)}, "sums as they are"),
+        ({"kernel": "tiled", "bias": integers(5)}, "has no epilogue"),
         (gated, "a gated activation needs"),
         ({**gated, "weight": integers(12, 4), "residual": integers(3, 4, 6)}, r"\[3, 6\]"),
     ):

@@ -143,7 +143,7 @@ def amd(monkeypatch):
     problem.device._cuda_device.cache_clear()
 
 
-TOLD = "tritemm's kernels are for NVIDIA GPUs, and cuda:0 is AMD's AMD Instinct MI300X; multiply by"
+TOLD = "tritemm's kernels are for NVIDIA GPUs, and cuda:0 is AMD's AMD Instinct MI300X; use"
 
 
 def test_a_gpu_of_amd(amd, capsys):

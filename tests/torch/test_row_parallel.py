@@ -103,7 +103,7 @@ def test_a_process_that_is_no_member(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"parts": 4.0}, ValueError, "parts is 4.0; a power of two"),
+        ({"parts": 4.0}, ValueError, "parts is 4.0; a power of two and"),
         ({"bias": [1.0]}, TypeError, "bias is list; a tensor of floats"),
         ({"input": torch.ones(3, 16).to(torch.int8)}, TypeError, "input is torch.int8"),
         ({"parts": 3}, ValueError, "parts is 3; a power of two"),

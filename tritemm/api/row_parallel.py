@@ -88,7 +88,7 @@ def row_parallel_linear(
     pair("row_parallel_linear", ("input", "weight"), input, weight, axis=-1)
     if type(parts) is not int or parts < 1 or parts & (parts - 1) or parts % processes:
         raise ValueError(
-            f"parts is {parts!r}; it must be a power of two and a multiple of {processes}"
+            f"parts is {parts!r}; a power of two and multiple of {processes} is needed"
         )
     own = parts // processes
     if weight.shape[-1] % own:

@@ -18,13 +18,13 @@ from .scaled import IN_BLOCKS, WHOLE_K
 Numbers = tuple[int, int, int, int]
 #: Elements of K of a step; stages at most.
 MOST_DEPTH, DEEPEST = 256, 12
-#: Bytes of partial sums, at most, that have room of their own; more of them lie where the stages
+#: The most bytes of partial sums with room of their own; more of them reuse the stages'
 #: did.
 APART = 24 * 1024
 
-#: Partial sums, where the stages lie, or in room of their own; behind them are the barriers.
+#: Partial sums, in the stages' memory, or in their own; the barriers follow.
 SLOTS_FIT = Constraint(
-    "the sums don't fit where the stages lie; take more stages",
+    "the sums don't fit into the stages' memory; use more stages",
     lambda t: t.slots <= max(t.stages, APART),
 )
 
@@ -74,7 +74,7 @@ class Exchanging(ClusterTile):
 
     @property
     def slots(self) -> int:
-        """Bytes of the partial sums that come to a program: for each piece a slot per program."""
+        """Bytes of the partial sums that a program receives: for each piece a slot per program."""
         return 4 * self.c.BLOCK_M * self.piece * self.c.SPLIT_K * self.own_pieces
 
     @property
