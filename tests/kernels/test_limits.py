@@ -424,7 +424,7 @@ class TestTuned:
         asked = problem(128, 256, 128)
         config = Config(128, 128, 64, num_warps=8, num_stages=5, ORDER="grouped", SPLIT_K=7)
         cache.store(H200.name, {cache.key(asked): cache.entry("split_k", config, 1e-6)})
-        told = f"tuning result for {asked} is not used: split_k, .*SPLIT_K is 7; K = 128 has 2 steps of 64"
+        told = f"result for {asked} is not used: split_k, .*SPLIT_K is 7; K = 128 has 2 steps of 64"
         with pytest.warns(UserWarning, match=told):
             choice = dispatch.choose(asked)
         assert choice.why == "the least predicted time"
