@@ -6,7 +6,7 @@ the current stream and pool, and frees it afterwards.
 Programs that wait for each other count, and every launch must begin at zero. Clearing counters by
 a separate launch would cost more than a small product. So a kernel leaves them as it found them, at
 zero, and the next launch reuses the same memory. Launches of one stream run one after another, so a
-stream needs one set. A stream is identified by the driver's number for it, which is unique: a handle may
+stream needs one set. A stream is identified by a number that the driver never reuses: a handle may
 come back as another stream's, while the first one's work still runs. Sets outlive the call, so they
 are in no pool of a caller's (a CUDA graph's, or a `torch.cuda.MemPool`).
 
