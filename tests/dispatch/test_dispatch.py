@@ -226,7 +226,7 @@ class TestCandidates:
         assert not shared(4096, 4096, 2048) and not shared(1024, 1024, 8192)
 
     def test_steps_are_counted_in_32_bits(self):
-        with pytest.raises(ValueError, match=r"K is 268435456; .* allow 2\*\*28 - 16"):
+        with pytest.raises(ValueError, match=r"K is 268435456; .* up to 2\*\*28 - 16"):
             dispatch.choose(problem(8, 8, 2**28), "stream_k")
         assert dispatch.choose(problem(8, 8, 2**28)).kernel.name not in ("split_k", "stream_k")
 

@@ -42,8 +42,8 @@ class TestRequest:
             ({"ORDER": "spiral"}, "'linear', 'serpentine', 'grouped'"),
             ({"PACK": "c"}, "one of '', 'a', 'b', 'ab'"),
             ({"SWAP": 1}, "True or False"),
-            ({"num_warps": 0}, "num_warps=0; a whole number, 1 or more"),
-            ({"BLOCK_M": 64.0}, r"BLOCK_M=64\.0; a whole number"),
+            ({"num_warps": 0}, "num_warps=0; it must be a whole number, 1 or more"),
+            ({"BLOCK_M": 64.0}, r"BLOCK_M=64\.0; it must be a whole number"),
             ({"BLOCK_K": None}, "needs BLOCK_K"),
         ],
     )

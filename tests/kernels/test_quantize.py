@@ -435,7 +435,7 @@ def test_gpus_without_fp8_are_told_of_int8(monkeypatch):
     old = dataclasses.replace(INTERPRETER, name="NVIDIA A100", capability=(8, 0))
     monkeypatch.setattr(op.Device, "of", staticmethod(lambda device: old))
     x = torch.randn(3, 4, device=DEVICE)
-    message = r"fp8 needs .* 8.9 or newer; NVIDIA A100 has 8.0. Take dtype=\"int8\" there"
+    message = r"fp8 needs .* 8.9 or newer; NVIDIA A100 has 8.0. Use dtype=\"int8\" there"
     with pytest.raises(RuntimeError, match=message):
         quantize(x)
     check(quantize(x, "int8"), x, INT8, "row")

@@ -119,9 +119,9 @@ def test_what_skip_cannot_mean_is_told():
     for _ in range(40):  # each has twice as many names as the one before
         model = nn.Sequential(*[model] * 2)
     assert tritemm.convert(model, skip="1.0").changed == ()
-    with pytest.warns(UserWarning, match="skip='lm_head' excludes nothing: .* as '0'"):
+    with pytest.warns(UserWarning, match="skip='lm_head' excludes nothing: .* like '0'"):
         tritemm.convert(model, skip="lm_head")
-    with pytest.warns(UserWarning, match="as '_orig_mod'"):
+    with pytest.warns(UserWarning, match="like '_orig_mod'"):
         tritemm.convert(torch.compile(nn.Sequential(nn.Linear(4, 4, device=DEVICE))), skip="0")
 
 

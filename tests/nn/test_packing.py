@@ -338,7 +338,7 @@ LEFT = {
         lambda m: prune.identity(biased(m).k_proj, "weight"),
         NO_PARAMETER,
     ),
-    "biases are scalars": (lambda m: biased(m, (0, 1, 2)), "its biases are numbers"),
+    "biases are numbers": (lambda m: biased(m, (0, 1, 2)), "its biases are scalars"),
     "one bias is a number": (lambda m: biased(m, (1,)), "shapes are (), a number and ()"),
     "in another module": (elsewhere, "another module has one of its weights"),
     "packed with others": (anothers, "one of them is packed with others"),

@@ -31,7 +31,7 @@ SINGLE_COLUMNS = Constraint(
 )
 #: For a kernel that counts the steps of K, of 16 or more, over all parts, 128 or fewer.
 COUNTED_K = Constraint(
-    "K is {p.K}; 32-bit counts of steps, over all parts, allow 2**28 - 16",
+    "K is {p.K}; steps are counted in 32 bits, over all parts, up to 2**28 - 16",
     lambda p: p.K <= 2**28 - 16,
 )
 

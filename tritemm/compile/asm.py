@@ -386,7 +386,7 @@ def render(code: Code, texts: Sequence[str] = ()) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `python -m tritemm asm`, for `main`."""
-    parser.description = "Compile one rung for one problem, and show its instructions; needs no GPU."
+    parser.description = "Compile one rung for one problem and show its instructions, without GPU."
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
         "example:\n"

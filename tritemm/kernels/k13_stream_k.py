@@ -80,7 +80,7 @@ def stream_k_kernel(
     run_roles(compute, load, (work, loop, out, workspace))
 
 
-#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages: large ones, of which a wave is long. The one for large
+#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages: large tiles, whose waves are long. The one for large
 #: problems first.
 TILES = (
     (128, 256, 64, 8, 3), (128, 192, 64, 8, 4), (128, 128, 64, 8, 5),
@@ -93,7 +93,7 @@ def configs(problem):
 
 
 def suits(problem):
-    """Whether there are tiles for more than a wave, long enough for their rest to be shared."""
+    """Whether there is more than a wave of tiles, long enough for their rest to be shared."""
     tiles = problem.space.elements // (128 * 128)
     return problem.K >= 4096 and tiles >= problem.device.sms
 

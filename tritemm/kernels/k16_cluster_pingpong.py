@@ -36,7 +36,7 @@ def compute(args, WHICH: gl.constexpr):
     turn = gl.to_tensor(1 - WHICH)  # consumer 0's first turn is free
     for i in range(work.first() + WHICH * work.stride(), work.units(), 2 * work.stride()):
         unit = work.unit(i)
-        # Not before the other has asked for all its stages: a barrier tells even from odd rounds,
+        # Not before the other has issued all its loads: a barrier tells even from odd rounds,
         # and no more.
         barrier_wait(turns + WHICH * 8, turn)
         turn ^= 1

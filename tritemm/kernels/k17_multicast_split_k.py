@@ -5,7 +5,7 @@ Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          1008 x 136 x 6592 TT from 0.84x cuBLAS to 1.02x (SPLIT_K 6). With 4 warps: in turns.
+Note          1008 x 136 x 6592 TT from 0.84x cuBLAS to 1.02x (SPLIT_K 6). In turns with 4 warps.
 """
 
 from triton.experimental import gluon
@@ -111,7 +111,7 @@ FITTED = (
 
 
 def suits(problem):
-    """Whether all parts of some tile's K find room at once."""
+    """Whether all parts of some tile's K fit at once."""
     return bool(fitted_in_parts(problem, FITTED))
 
 

@@ -57,7 +57,7 @@ def compute(args, WHICH: gl.constexpr):
     else:
         acc, _ = promoted(loop, n, unit.steps, (), loop.SLAB, work.SHAPE)
     if work.SHAPE.SLOTS == 0:
-        cluster_sync()  # all have read their stages, where the slots lie
+        cluster_sync()  # all have read their stages, which the slots reuse
     Exchange(work.SHAPE).reduce(acc, out, unit, full, WHICH, loop.SLAB)
     out.tail()
 
@@ -95,7 +95,7 @@ TILES = (
 
 
 def suits(problem):
-    """Whether the clusters of some tile find room at once."""
+    """Whether the clusters of some tile fit at once."""
     return bool(fitted(problem, TILES))
 
 

@@ -104,7 +104,7 @@ def scaled_kernel(
         a_ptrs += BLOCK_K * widen(stride_ak, WIDE)
         b_ptrs += BLOCK_K * widen(stride_bk, WIDE)
 
-    if SUMS == "block":  # which the accumulator has been multiplied by
+    if SUMS == "block":  # the accumulator is already multiplied by them
         args = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     acc = apply_epilogue(
         acc, args, b0, group, offs_m, offs_n, rows, columns, BIAS, ACTIVATION, A_LINES, B_LINES

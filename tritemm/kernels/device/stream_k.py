@@ -1,4 +1,4 @@
-"""The stream-K scheduler: equal shares of the steps of those tiles that don't fill a wave."""
+"""The stream-K scheduler: equal shares of the steps of the tiles that don't fill a wave."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
