@@ -1,4 +1,4 @@
-"""The numbers of the cost model: analytic for any GPU, fitted where its kernels were timed."""
+"""The constants of the cost model: analytic for any GPU, fitted where its kernels were timed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ...arch import gpus
 from ...problem import Device
 from ...spec import Kernel
 
-#: What ends a `Kind.word` whose A is multiplied from registers.
+#: The suffix of a `Kind.word` whose A is multiplied from registers.
 REGISTERS = "/registers"
 
 
 def _number(unit: str, meaning: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field whose unit and meaning can be read by the pages that show it."""
+    """A field with its unit and meaning, for the pages that show it."""
     return dataclasses.field(default=default, metadata={"unit": unit, "meaning": meaning})
 
 
@@ -35,13 +35,13 @@ class Rung(NamedTuple):
     tiles: Mapping[str, Mapping[tuple[int, ...], tuple[float, float]]] = {}
 
     def factors(self, word: str, tile: tuple[int, ...]) -> tuple[float, float]:
-        """Those of a tile: 1 if it was not timed, or takes as long as predicted."""
+        """A tile's factors: 1 if it was not timed, or takes as long as predicted."""
         return self.tiles.get(word, {}).get(tile, (1.0, 1.0))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Constants:
-    """The numbers of one GPU; 0 where a limit does not show."""
+    """The constants of one GPU; 0 for a limit that doesn't show."""
 
     memory_rate: float = _number(
         "B/s", "device memory, where a share of the work is added to its time (`overlap`)"
@@ -84,7 +84,7 @@ class Constants:
         "", "how much faster an SM works on tiles that are alike if all others idle", 0.35
     )
     lanes: float = _number(
-        "s", "to add a thread's sum of a tile that is alike to the others'", 0.3e-9
+        "s", "to add a thread's sum to the others', where tiles are alike", 0.3e-9
     )
     turned: float = _number(
         "", "work to transpose an operand in shared memory, relative to the product's", 3.7
@@ -104,11 +104,11 @@ class Constants:
         "B", "of C on their way at once that double the memory's time for what L2 won't keep", 0.0
     )
     padding: float = _number(
-        "", "share that counts as read of what tiles reach beyond the ends of A and B", 0.0
+        "", "share of the tiles' parts beyond the ends of A and B that counts as read", 0.0
     )
     loaded: float = _number(
         "",
-        "how much longer loads of a ring take, the longer memory reads beside the work",
+        "how much longer a ring's loads take, the longer memory reads alongside the work",
         0.0,
     )
     #: Not fitted: a launch (s), measured; to wait for the last products of a fixed part of K, and
@@ -118,7 +118,7 @@ class Constants:
     rungs: Mapping[str, Rung] = dataclasses.field(default_factory=dict)
 
     def rung(self, kernel: Kernel) -> Rung:
-        """What is known of one rung, or of all where it was not timed."""
+        """The constants of one rung, or of all if it was not timed."""
         unknown = Rung(self.launch, self.cold, self.ends, 1 - kernel.cost.epilogue_overlap, {}, {})
         return self.rungs.get(kernel.name, unknown)
 
@@ -129,15 +129,15 @@ class Constants:
         return known.get(word, known.get(word.removesuffix(REGISTERS), kernel.cost.efficiency))
 
 
-#: The fitted plain numbers, by their names: unit and meaning.
+#: The fitted plain constants, by name: unit and meaning.
 NUMBERS = {each.name: each.metadata for each in dataclasses.fields(Constants) if each.metadata}
 
 
 @functools.lru_cache
 def of(device: Device) -> Constants:
-    """The numbers of the device's own file, else of its architecture's, else analytic ones.
+    """The constants in the device's own file, else in its architecture's, else analytic ones.
 
-    The own file may hold a few `rates` alone, beside which all else is another's.
+    The own file may hold only a few `rates`; then the rest is another GPU's.
     """
     guess = analytic(device)
     rates: dict[str, Any] = {}
@@ -167,7 +167,7 @@ def _of_another(fitted: Constants, known: Device, device: Device) -> Constants:
 
 
 def analytic(device: Device) -> Constants:
-    """What can be said of a device whose kernels were never timed."""
+    """What can be said about a device whose kernels were never timed."""
     physics = gpus.physics(device)
     sm_rate = 160 * physics.clock  # per clock, as an H200's is
     return Constants(
@@ -181,7 +181,7 @@ def analytic(device: Device) -> Constants:
 
 
 def from_json(fitted: Mapping, device: Device) -> Constants:
-    """The numbers that a file has under `fitted`, with the device's own launch."""
+    """The constants in a file under `fitted`, with the device's own launch."""
     rungs = {name: _rung(values) for name, values in fitted["rungs"].items()}
     return Constants(**fitted["rates"], launch=gpus.physics(device).launch, rungs=rungs)
 
