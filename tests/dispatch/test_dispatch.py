@@ -281,7 +281,7 @@ class TestBatchInvariant:
             elif why is None and not rung.limits.in_order and not questions.parts_of(asked):
                 why = "sums in an order that depends on M"  # of int8, which any order has right
             elif why is None and rung.name in IN_PARTS[2:]:
-                why = "no tile of it"
+                why = "none of its tiles"
             if why is None:
                 assert dispatch.choose(asked, word).kernel is rung
                 continue

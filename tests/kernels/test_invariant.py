@@ -163,7 +163,7 @@ def test_a_rung_that_is_named_cuts_k_if_it_can():
         "warp_specialized": (8, 1), "split_k": (8, 8), "cluster_split_k": (8, 8),
         "pingpong": (1, 1), "tma": (1, 1),
     }  # fmt: skip
-    with pytest.raises(ValueError, match="with K in 8 parts: cluster_split_k: no tile of it"):
+    with pytest.raises(ValueError, match="with K in 8 parts: cluster_split_k: none of its tiles"):
         dispatch.choose(problem(65536, 256, 7168), "cluster_split_k/batch_invariant")
 
 

@@ -19,14 +19,14 @@ from .scaled import WHOLE_K
 
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two.
 Numbers = tuple[int, int, int]
-#: BLOCK_M, warps and programs of a cluster, of tiles that have all of few columns.
+#: BLOCK_M, warps and programs of a cluster, for tiles that contain all of a few columns.
 Wide = tuple[int, int, int]
-#: BLOCK_M, warps, programs of a cluster, the least and the most BLOCK_N, of tiles as wide as fill
-#: so many waves of all SMs; those of cuBLAS are so too, by its kernels' names.
+#: BLOCK_M, warps, programs of a cluster, the least and the most BLOCK_N, of tiles just wide
+#: enough to fill some waves of all SMs; so are those of cuBLAS, by its kernels' names.
 Fitted = tuple[int, int, int, int, int]
 WAVES = (1, 2, 3)
-#: Parts that K is cut into, for one wave; and steps of a part, at least. For a C of a few clusters
-#: there are more, as many as fill the SMs, if they have `LONG_STEPS`: shorter ones weren't timed.
+#: Parts that K is cut into, for one wave; and the least steps of a part. For a C of a few clusters
+#: there are as many parts as fill the SMs, if they have `LONG_STEPS`: shorter ones weren't timed.
 COUNTS = (2, 3, 4, 6, 8)
 LEAST_STEPS, LONG_STEPS = 8, 512
 #: BLOCK_M, BLOCK_N and programs of a cluster, of the smallest tile that is fitted.
@@ -73,8 +73,8 @@ TILE = (
     ),
     HOLDS_COLUMNS,
 )
-#: A ring that is named by its address: as the first in shared memory, where Triton puts what is
-#: largest; and the room behind it is for few barriers.
+#: A ring that PTX addresses: it comes first in shared memory, where Triton puts the largest
+#: allocation, and has room for few barriers after it.
 RING = (
     A_RING,
     FITS,
@@ -118,7 +118,7 @@ class ClusterTile(RoleTile):
     def most_columns(self) -> int:
         """The most columns whose accumulators fit the consumers' registers."""
         if self.facts.sums in PRODUCTS:
-            # Partial sums are of so many columns at most, and cut as the accumulator is.
+            # Partial sums have at most this many columns, and are cut like the accumulator.
             most, few = self.most_accumulators, PART_COLUMNS.value
             whole = few if self.c.BLOCK_N % 64 else (2 * most - few) // self.slabs
             return whole if whole > few else min(few, 2 * most // (self.slabs + 1))

@@ -104,7 +104,7 @@ def suits(problem: Problem) -> bool:
 
 @once_per(types_and_room)
 def _tiles(problem: Problem, outputs: int) -> tuple[Config, ...]:
-    """Those that fit with so many `outputs` beside them.
+    """The tiles that fit together with that many `outputs`.
 
     A row of K is 128 bytes, what TMA swizzles, where the rest leaves room: fp64 and fp32 on FFMA
     are short of registers; int8 with rows along M or N is transposed through shared memory, because

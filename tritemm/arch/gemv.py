@@ -28,14 +28,14 @@ MOST_PARTS = 128
 #: The most words of its lines that a thread loads at once; the least of its lines or A's rows.
 IN_FLIGHT = 8
 LEAST_IN_FLIGHT = 4
-#: Warps, words of a line in a step, and lines of a thread, where lanes run along K. The fewer the
-#: words, the fewer lanes whose sums are added up when a line ends, which is soon where K is short;
-#: of a long K the wide ones read most evenly.
+#: Warps, words of a line in a step, and lines of a thread, if lanes run along K. The fewer the
+#: words, the fewer lanes' sums are added when a line ends, which is soon if K is short; with a long
+#: K the wide ones read most evenly.
 ALONG_K = (
     (8, 256, 4), (4, 128, 4), (8, 256, 2), (4, 128, 2), (4, 64, 1), (4, 32, 2), (8, 32, 2),
     (4, 32, 1), (4, 16, 2),
 )  # fmt: skip
-#: Of a config that a caller names: words in flight, and sums, of a thread. The code for a step
+#: For a config that a caller names: words in flight, and sums, per thread. The code for a step
 #: grows with both, and the compiler's time with the code.
 MOST_IN_FLIGHT, MOST_SUMS = 16, 64
 #: Programs per SM that keep it busy.
@@ -91,12 +91,12 @@ def tensors(problem: Problem, config: Config, a, b, c, partial=None, counters=No
 
 
 def few_rows(problem: Problem) -> int:
-    """Where B runs along N, every row has an accumulator for each element of a word: too many; and
-    what TMA can read is multiplied faster by tensor cores.
+    """The most rows that count as few. If B runs along N, every row needs an accumulator for each
+    element of a word, which is too many; and tensor cores are faster on what TMA can read.
 
-    Of fp32, which tensor cores can't multiply as it is, a word has but four.
+    A word of fp32, which tensor cores can't multiply unsplit, has only four.
 
-    Of A's rows, elements beside each other are of different rows where A is stored by columns.
+    If A is stored by columns, adjacent elements of A belong to different rows.
     """
     if along(problem) == "n" and problem.by_ffma:
         return MOST_ROWS

@@ -139,7 +139,7 @@ def c_major(problem: Problem) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Box:
-    """The geometry of a tensor descriptor, and the matrix's major: stored by rows N, columns T.
+    """The geometry of a tensor descriptor, and the matrix's major: by rows N, by columns T.
 
     Batched matrices have rank 4. A broadcast batch dimension has extent 1 there, and the kernel
     clamps its index.
@@ -169,7 +169,7 @@ class Box:
 
     @staticmethod
     def of_c(problem: Problem, rows: int, columns: int) -> Box | None:
-        """The box of C, in pieces of [rows, columns]; None where it is stored by threads."""
+        """The box of C, in pieces of [rows, columns]; None if threads store it."""
         if problem.groups in ("m", "n"):
             whole = by_tma(c_major(problem))
             return Box.ragged(problem.c, rows, columns, problem.groups) if whole else None
@@ -211,7 +211,7 @@ class Box:
 
 
 class Boxes(NamedTuple):
-    """The boxes of A, B and C, the last None where C is stored through pointers; and of B's other
+    """The boxes of A, B and C, the last None if C is stored through pointers; and of B's other
     half, if it has one."""
 
     a: Box

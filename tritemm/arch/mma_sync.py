@@ -50,8 +50,8 @@ NEEDS = (
 class ChunkTile(Tile):
     """A tile that threads copy in chunks; it has as many `stages` as one of these.
 
-    It is `depth` deep at least. A thread keeps an address for each single element that it loads: it
-    has room for `most`.
+    It is `depth` deep at least. A thread keeps an address for each single element that it loads: at
+    most `most`.
     """
 
     stages: tuple[int, ...] = (1,)
@@ -114,7 +114,7 @@ def _fits(problem: Problem, config: Config) -> bool:
 
 
 def _sides(problem: Problem) -> str:
-    """Along which sides chunks of A and of B lie, as capitals if all are whole: see `mma_sync`."""
+    """The sides along which chunks of A and B run, in capitals if all are whole: see `mma_sync`."""
     sides = ""
     for view in (problem, problem.transposed()):
         along_k = major_of(view.a, BY) == "N"

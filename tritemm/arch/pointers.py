@@ -75,7 +75,7 @@ def tiles_in_flight(problem: Problem) -> tuple[Config, ...]:
 def _in_registers(problem: Problem, configs: list[Config]) -> tuple[Config, ...]:
     """`configs`, smaller where ptxas would spill: in fp32 before WGMMA read shared memory.
 
-    There, fragments of split operands take registers beside the accumulator, and so do the
+    There, fragments of split operands take registers in addition to the accumulator, as do the
     addresses of single elements in tiles of 64 x 64 with 8 warps: the ptxas of Triton 3.8 spills 8
     to 32 bytes per thread.
     """
@@ -89,7 +89,7 @@ def _in_registers(problem: Problem, configs: list[Config]) -> tuple[Config, ...]
 
 
 def fits(problem: Problem, config: Config, outputs: int = 0) -> bool:
-    """Whether stages of A and B fit into shared memory, and so many tiles of C beside them."""
+    """Whether stages of A and B fit into shared memory, together with `outputs` tiles of C."""
     stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * problem.itemsize
     output = config.BLOCK_M * config.BLOCK_N * problem.c.dtype.itemsize
     return config.num_stages * stage + outputs * output + BARRIERS <= problem.device.shared

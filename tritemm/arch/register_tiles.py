@@ -27,7 +27,7 @@ SHARING = 2**16
 
 class Launch(NamedTuple):
     """The most registers of a thread, how many programs share an SM, and the FMA that an SM does in
-    a clock when it has so many. The rate is fitted without their beginnings and ends, so it may
+    a clock with that many. The rate is fitted without their beginnings and ends, so it may
     exceed what the units can do, 128."""
 
     registers: int
@@ -41,7 +41,7 @@ class Clocks(NamedTuple):
     `program`: a round of programs that run together on an SM, and `element`: as much more for each
     element of a tile of C; `reduction`: adding up parts of K, and `part`: for each byte of them
     that a program reads. `half` is the number of warps with which an SM reaches half of the rate
-    that it would have with any number of them.
+    that it would have with an unlimited number.
     """
 
     program: float
@@ -51,7 +51,7 @@ class Clocks(NamedTuple):
     half: float
 
     def of(self, problem: Problem, config: Config, launch: Launch) -> float:
-        """The steps of the busiest SM, as expected."""
+        """The predicted clocks of the busiest SM."""
         units, together = -(-config.units(problem) // problem.device.sms), launch.together
         warps, full = (config.num_warps * min(n, together) for n in (units, together))
         rate = launch.rate * (warps / (warps + self.half)) * ((full + self.half) / full)
@@ -147,7 +147,7 @@ class RegisterTile(Tile):
 
     @classmethod
     def configs(cls, problem: Problem) -> tuple[Config, ...]:
-        """The one that is expected to take the least time."""
+        """The tile with the least predicted time."""
         return _least(problem, cls)
 
     @classmethod

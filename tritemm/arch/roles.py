@@ -38,8 +38,8 @@ LOADED_AHEAD, OWNERS = subtile.ROOMY.value, split_k.OWNERS.value
 #: The most groups that each warp's threads count together; more would take too many registers.
 MOST_GROUPS = 512
 #: K of a typical group up to which tiles are small and steps short; and rows and columns of a C
-#: that takes long to write. TMA stores nothing while it loads, be it zeros: where K is short, C
-#: waits for what is loaded.
+#: that takes long to write. TMA stores nothing while it loads, even zeros: if K is short, C waits
+#: for the loads.
 SHORT_K, LARGE_SIDES = 32, 256
 #: Types of operands, in PTX.
 TYPES = {
@@ -132,7 +132,7 @@ class Facts(NamedTuple):
     symmetric: bool
     sums: str  # `Problem`
     b_lines: int
-    step: int  # of which the columns of a tile of any width are multiples
+    step: int  # divides the columns of a tile of any width
 
 
 @kept
@@ -169,7 +169,7 @@ def cut(c: Config, split: int, parts: int = 1) -> Config:
 
 @functools.cache
 def piece_columns(columns: int, programs: int) -> int:
-    """Columns of the pieces of a tile that so many programs divide between them.
+    """Columns of the pieces of a tile that `programs` programs divide among them.
 
     As few as possible for the program that has most; a piece costs as much as some more.
     """
@@ -191,8 +191,8 @@ class RoleTile(Tile):
     the `rows` of a consumer's slab; the `columns` that the epilogue stores at a time; the `buffers`
     of each consumer's output, 0 if none fits; the `boxes`; the operand that a cluster's programs
     share (`shared`); whether all parts of a tile's K run `together`; whether the next launch
-    begins `late`; those of its needs that are of `registers`; bytes of a cluster's `stages`, and of
-    what lies between them and the barriers (`apart`).
+    begins `late`; its needs that concern `registers`; bytes of a cluster's `stages`, and of the
+    gap between them and the barriers (`apart`).
     """
 
     consumers: int
@@ -209,9 +209,9 @@ class RoleTile(Tile):
     def __init__(self, problem: Problem, config: Config):
         super().__init__(problem, config)
         self.facts = facts(problem)
-        #: Warps that multiply a tile, or a consumer's slab of it.
+        #: Warps that multiply a tile, or a consumer's slab.
         self.of_tile = config.num_warps
-        #: Accumulators of each element of a tile: of K so far, or of this part of it too.
+        #: Accumulators of each element of a tile: for K so far, or also for the present part.
         self.accumulators = 2 if config.PARTS > config.SPLIT_K else 1
 
     @property
@@ -339,7 +339,7 @@ def _in_planes(problem: Problem) -> dict[str, int]:
 
 
 def _counted(problem: Problem) -> int:
-    """Groups that a warp counts, where it does: a power of two, of which each is compiled."""
+    """Groups that a warp counts, if it does: a power of two; each value is compiled."""
     count = problem.batch if problem.groups in ("m", "n") else 1
     return max(32, 1 << (count - 1).bit_length())
 

@@ -28,23 +28,23 @@ ROWS, COLUMN_STEP, MOST_COLUMNS = 64, 8, 256
 #: Registers per thread before roles release and claim some, for up to two consumers and for three:
 #: the warpgroups of 128 threads, one of them the producer's, share 65536.
 REGISTERS = {1: 168, 2: 168, 3: 128}
-#: fp32 accumulators of a thread, by consumers: 240 registers hold these and the addresses; of
-#: three, ptxas plans with the registers before they are given. Then where half of them hold the sum
-#: of the parts of K so far; and where a thread stores them and mirrors, at addresses of its own.
+#: fp32 accumulators of a thread, by consumers: 240 registers hold these and the addresses; with
+#: three, ptxas plans for the registers before roles claim any. Then the same if half hold the sum
+#: of earlier parts of K; and if a thread stores them and mirrors, at its own addresses.
 ACCUMULATORS = {1: (192, 192, 128), 2: (192, 192, 128), 3: (96, 128, 64)}
 
 #: The most programs of a cluster that share loads; and that share one tile's K.
 SHARING = (2, 4)
 MOST_EXCHANGING = MOST_PROGRAMS
-#: Bytes of shared memory besides stages and output: barriers, and what the roles are handed.
+#: Bytes of shared memory besides stages and output: barriers, and the roles' arguments.
 RESERVE = 2048
-#: Stages of a ring that is named by its address: two barriers for each, and two more, in the 512
-#: bytes behind them.
+#: The most stages of a ring that PTX addresses: two barriers for each, and two more, in the 512
+#: bytes after them.
 MOST_STAGES = 31
 #: Buffers of a consumer's output; and of pieces of 8 columns, which are stored together.
 MOST_BUFFERS, MOST_NARROW_BUFFERS = 4, 16
-#: Parts of K: who comes to add them up is counted in 8 bits (`parts`), and the steps of all parts
-#: in 32.
+#: The most parts of K: the programs that add them up are counted in 8 bits (`parts`), the steps of
+#: all parts in 32.
 MOST_PARTS = 128
 
 
@@ -59,7 +59,7 @@ def has_wgmma(device: Device) -> bool:
 
 
 def column_step(dtype: torch.dtype) -> int:
-    """Columns of which those that WGMMA multiplies are multiples: of int8, if there are many."""
+    """WGMMA's columns are multiples of this many; more with int8, if there are many columns."""
     return 2 * COLUMN_STEP if dtype == torch.int8 else COLUMN_STEP
 
 

@@ -121,7 +121,7 @@ FRAGMENTS = Constraint(
 )
 
 
-#: Those of a symmetric C have squares of it each, which TMA can store with their mirrors.
+#: Consumers of a symmetric C have a square each, which TMA can store with its mirror.
 SLABS = Constraint(
     "BLOCK_M is {t.c.BLOCK_M} with {t.c.num_warps} warps; {t.some_rows} are possible",
     lambda t: (
@@ -283,9 +283,9 @@ class PowerTile(RoleTile):
         short: tuple[tuple[int, Numbers], ...] = (),
         promoted: tuple[Numbers, ...] = (),
     ) -> Callable[[Problem], tuple[Config, ...]]:
-        """`Limits.configs` of a rung: those of the `tiles` that fit; the `narrow` ones of groups of
-        columns, which may be few; the first of the `short` that is for so long a K of a group; the
-        `promoted` ones of such sums."""
+        """`Limits.configs` of a rung: those of the `tiles` that fit; for groups of columns, which
+        may be few, the `narrow` ones; for a short K of groups, the first of the `short` ones for
+        its length; for promoted sums, the `promoted` ones."""
 
         def configs(problem: Problem) -> tuple[Config, ...]:
             if problem.sums != "whole":
@@ -370,15 +370,15 @@ def shared_parts(tiles: tuple[Numbers, ...]) -> Callable[..., Sequence[Config]]:
 
 
 def least_columns(problem: Problem) -> int:
-    """Columns of a tile of B: a line in shared memory has 32 bytes or more, where it runs along
-    columns."""
+    """The least columns of a tile of B: a line in shared memory has 32 bytes or more if it runs
+    along columns."""
     return 8 if problem.b.layout == "T" else 16
 
 
 def of_few_rows(problem: Problem) -> tuple[Numbers, ...]:
-    """Tiles for pairs of columns of at most 64 rows, where bytes in flight are what counts.
+    """Tiles for pairs of columns with at most 64 rows, where bytes in flight matter most.
 
-    Their operands can't be swapped, so that few rows were columns.
+    Their operands can't be swapped to turn few rows into few columns.
     """
     few = problem.epilogue.per_column > 1 and problem.M <= sm90.ROWS
     return ((64, 64, 64, 4, 12), (64, 32, 64, 4, 16)) if few else ()
@@ -386,7 +386,7 @@ def of_few_rows(problem: Problem) -> tuple[Numbers, ...]:
 
 @functools.lru_cache
 def skinny(columns: int, least: int) -> tuple[Numbers, ...]:
-    """Tiles for at most 64 columns, where bytes in flight are what counts; `least` columns wide."""
+    """Tiles for at most 64 columns, where bytes in flight matter most; `least` columns wide."""
     sizes = [n for n in (8, 16, 32, 64) if n >= least and (n < 2 * columns or n == least)]
     if columns > 64:
         return ()
@@ -396,8 +396,8 @@ def skinny(columns: int, least: int) -> tuple[Numbers, ...]:
 
 @functools.lru_cache
 def narrow(columns: int, least: int) -> tuple[Numbers, ...]:
-    """Tiles for at most 64 columns where K is whole: as wide as those, since others read A twice,
-    with as many stages as there is room for."""
+    """Tiles for at most 64 columns with K whole: equally wide, since others would read A twice,
+    with as many stages as fit."""
     width = max(least, 8, 1 << (columns - 1).bit_length())
     tiles = {
         8: ((64, 8, 256, 4, 6), (64, 8, 128, 4, 12)),
@@ -409,10 +409,10 @@ def narrow(columns: int, least: int) -> tuple[Numbers, ...]:
 
 
 def in_parts(problem: Problem, tiles: tuple[Numbers, ...]) -> tuple[Config, ...]:
-    """The tiles that fit, and some for few columns, with K in numbers of parts that fill one or two
+    """The tiles that fit, and some for few columns, with K in as many parts as fill one or two
     waves of all SMs, or part of one; 4 steps or more.
 
-    More waves were the fastest for none of 578 problems that were searched.
+    More waves were fastest for none of the 578 problems searched.
     """
     sms, space, K = problem.device.sms, problem.space, problem.K
     found: list[Config] = []

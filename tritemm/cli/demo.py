@@ -122,7 +122,7 @@ def _time(rows: list[Row], a, b) -> float:
         if not kernel.why_not(problem):
             config = dispatch.best_config(kernel, problem)
             calls[kernel.name] = lambda k=kernel, f=config: plan.run(k, problem, f, a, b, c)
-    for _ in range(1000):  # the clock of a cold card favours whoever runs first
+    for _ in range(1000):  # the clock of a cold card favours the first to run
         calls["torch"]()
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):

@@ -136,7 +136,7 @@ def _demo(args: argparse.Namespace) -> int:
 def _tuning(args: argparse.Namespace) -> int:
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("error", "what was tuned is not kept", UserWarning)
+            warnings.filterwarnings("error", "tuning results are not kept", UserWarning)
             print(f"{getattr(tuning, args.what)(args.path)} problems")
     except (OSError, ValueError, UserWarning) as error:
         return refuse(f"tuning {args.what}", error)

@@ -115,7 +115,7 @@ def _ordered(
     if found := least(some):
         return found
     cut = f", with K in {parts} parts" if parts > 1 else ""
-    unfit = "no tile of it sums in that order, or fits"
+    unfit = "none of its tiles fits and sums in that order"
     reasons = "; ".join(f"{rung.name}: {rung.why_not(problem) or unfit}" for rung in rungs)
     raise ValueError(f"batch_invariant=True is impossible for {problem}{cut}: {reasons}")
 

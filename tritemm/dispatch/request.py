@@ -75,7 +75,7 @@ def _name_of(kernel: str | Kernel) -> str:
         return kernel.name
     if not isinstance(kernel, str):
         raise TypeError(
-            'kernel= is "auto", the name of a rung of tritemm.ladder(), or such a rung, '
+            'kernel= is "auto", the name of a rung of tritemm.ladder(), or a rung, '
             f"not {type(kernel).__name__}"
         )
     if "/" in kernel:  # in a word, "/" begins an option

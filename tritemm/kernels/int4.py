@@ -131,7 +131,7 @@ def int4_kernel(
     """A tile of out [M, N] = x [M, K] @ W.T + bias, or one part of its sums; K is 128 * STEPS.
 
     `LANES` are 1 or `WARPS`, and in each turn of the loop a lane multiplies `DEPTH` steps. `EVEN`:
-    the steps of a turn divide each part, as they must where there is one lane. A product has
+    the steps of a turn divide each part, as they must if there is one lane. A product has
     `WIDTH` columns, of one group: 32, 64 or, by WGMMA alone, 128, since HMMA's registers have
     another order. With `TMA`, x is a descriptor.
     """
@@ -284,7 +284,7 @@ def config(M: int, N: int, steps: int, group: int, device: Device) -> dict[str, 
 
 
 def is_even(steps: int, parts: int, turn: int) -> bool:
-    """Whether each part of K has whole turns of so many steps."""
+    """Whether each part of K is a whole number of turns of this many steps."""
     return steps % turn == 0 and triton.cdiv(steps, parts) % turn == 0
 
 

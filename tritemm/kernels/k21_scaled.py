@@ -88,7 +88,7 @@ def scaled_kernel(
         inside = k < (K if GROUPS == "k" else last_k) - base_k
         a = tl.load(a_ptrs, mask=inside[None, :], other=0.0)  # [BLOCK_M, BLOCK_K]
         b = tl.load(b_ptrs, mask=inside[:, None], other=0.0)  # [BLOCK_K, BLOCK_N]
-        if GROUPS == "k":  # loads are wide: what is of other groups becomes 0 in registers
+        if GROUPS == "k":  # loads are wide: other groups' elements become 0 in registers
             inside = (k >= first_k - base_k) & (k < last_k - base_k)
             a = tl.where(inside[None, :], a, tl.zeros((1, 1), a.dtype))
             b = tl.where(inside[:, None], b, tl.zeros((1, 1), b.dtype))

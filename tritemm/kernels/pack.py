@@ -99,7 +99,7 @@ def split_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst
     """
     unit: tl.constexpr = UNIT // 2
     vector: tl.constexpr = VECTOR // 4
-    columns = widen(tl.minimum(plane, dst_pitch), WIDE) * unit  # planes lie in lines, or are lines
+    columns = widen(tl.minimum(plane, dst_pitch), WIDE) * unit  # planes are in lines, or are lines
     rows = tl.where(plane < dst_pitch, lines, plane // dst_pitch)
     tiles = tl.cdiv(columns, EDGE)
     line = (pid // tiles * EDGE + tl.arange(0, EDGE))[:, None]  # [EDGE, 1]
@@ -129,7 +129,7 @@ def pack_matrix(src_ptr, dst_ptr, pid, sizes, WAY: tl.constexpr, SIZE: tl.conste
     pid = widen(pid % tiles, WIDE)
     lines, length = widen(lines, WIDE), widen(length, WIDE)
     src_element, dst_pitch = widen(src_element, WIDE), widen(dst_pitch, WIDE)
-    # int64: batches can lie 2**31 elements apart
+    # int64: batches can be 2**31 elements apart
     to: tl.constexpr = dst_ptr.dtype.element_ty
     dst_ptr += tl.cast(batch, tl.int64) * dst_batch * (UNIT * 8 // to.primitive_bitwidth)
     if WAY == "turn wide" or WAY == "split wide":

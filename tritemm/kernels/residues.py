@@ -296,7 +296,7 @@ def _buffers(problem: Problem) -> list[tuple[int, torch.dtype]]:
     view, count = problem.packed("ab"), RESIDUES[problem.precision]
     (a, _, pitch_a, _), (b, *_, pitch_b), (c, *_) = (m.strides for m in (view.a, view.b, view.c))
     return [
-        (count * a, torch.int8),  # those by one modulus, of all matrices, lie together
+        (count * a, torch.int8),  # those of one modulus, for all matrices, are contiguous
         (count * b, torch.int8),
         (FACTS.value * a // pitch_a, torch.float32),
         (FACTS.value * b // pitch_b, torch.float32),

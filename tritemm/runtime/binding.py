@@ -55,8 +55,8 @@ class Call:
     def __call__(self, stream: int, addresses: Sequence[float]) -> None:
         """Launch on `stream`, a CUDA stream's handle of the current device.
 
-        `addresses` are those of the operands passed to `bind`, in its order, and the values of the
-        arguments that it got names of.
+        `addresses` are those of the operands passed to `bind`, in order, and the values of the
+        arguments for which it got names.
         """
         args = self._args.copy()
         for place, operand, maps in self._holes:

@@ -36,7 +36,7 @@ _ACTIVATION = {
 _RESIDUAL_BYTE = 55e-12
 #: Bytes per clock that an SM's loads bring in.
 _BYTES = 56
-#: Registers for the addresses and indices of a thread beside its accumulators, and where it has no
+#: Registers for a thread's addresses and indices besides its accumulators, and where it has no
 #: ring.
 _OTHER_REGISTERS, _FEW_REGISTERS = 64, 24
 #: Cycles in which the tensor cores read the 64 rows of A that they multiply, of 16 elements each.
@@ -147,8 +147,8 @@ class Still(NamedTuple):
     a_drawn: Column  # B of a k-step from L2, including the unused parts of its lines
     b_drawn: Column
     power: Column  # s of a FLOP at the power limit
-    ends: Column  # s of a tile beside its k-steps and the bytes that it stores
-    stored: Column  # B of C of a tile, those that are stored slowly more than once
+    ends: Column  # s of a tile besides its k-steps and the bytes that it stores
+    stored: Column  # B of C of a tile; those stored slowly count more than once
 
     @staticmethod
     def of(view: View, tile: Tile, c: Constants, xp) -> Still:
@@ -182,7 +182,7 @@ class Columns(NamedTuple):
     """The candidates of one device; either all their tiles are alike, or none are."""
 
     sms: int
-    l2: int  # B of operands that L2 keeps beside all else
+    l2: int  # B of operands that L2 keeps besides all else
     alike: bool
     # Whether any candidate has these; terms that are zero for all are skipped.
     packed: bool
@@ -408,7 +408,7 @@ def _tile(kernel: Kernel, kind: Kind, numbers: Sequence[int], factors: Sequence[
     cost, itemsize, device = kernel.cost, kind.itemsize, kind.device
     area, threads = m * n, 32 * warps
     if cost.independent_ctas:
-        # A line's words are read by lanes beside each other, each with an accumulator for each line
+        # Adjacent lanes read a line's words, each with an accumulator for each line
         # and word; or, where lanes run along N, for each row of B and element.
         accumulators = area * k // (1 if kind.across[1] else WORD_BYTES // itemsize)
         registers = n * k * stages * itemsize // 4 + accumulators + _FEW_REGISTERS * threads

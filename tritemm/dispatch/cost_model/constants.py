@@ -25,8 +25,8 @@ class Rung(NamedTuple):
 
     launch: float  # s, in a stream of launches
     cold: float  # s that operands in device memory add to a launch: a burst of requests
-    ends: float  # s of a tile beside its k-steps and the bytes that it stores
-    shown: float  # share of the ends that is not hidden behind another tile's k-steps
+    ends: float  # s of a tile besides its k-steps and the bytes that it stores
+    shown: float  # share of the ends that another tile's k-steps don't hide
     efficiency: Mapping[str, float]  # share of the dense rate, by `Kind.word`
     #: By `Kind.word`, where tiles are alike: s of a load's share of an element, and of the ends.
     load: Mapping[str, tuple[float, float]]
@@ -59,7 +59,7 @@ class Constants:
     straddle: float = _number(
         "", "a second L2 line that 128 bytes of a tile's row touch, relative to the first", 0.7
     )
-    off_sector: float = _number("", "as much more, where they begin inside a sector of L2", 0.5)
+    off_sector: float = _number("", "added if they begin inside a sector of L2", 0.5)
     latency: float = _number("s", "from the request of a k-step's tiles to their arrival", 0.35e-6)
     wait: float = _number("s", "the same where tiles are alike", 0.33e-6)
     beat: float = _number(
@@ -68,8 +68,8 @@ class Constants:
         50e-9,
     )
     ends: float = _number("s", "`Rung.ends` of a rung that was not timed", 0.8e-6)
-    pack: float = _number("s", "a kernel that copies operands, beside its bytes", 2.0e-6)
-    reduction: float = _number("s", "to add up the parts of a split K, beside their bytes", 1.5e-6)
+    pack: float = _number("s", "a kernel that copies operands, besides its bytes", 2.0e-6)
+    reduction: float = _number("s", "to add up the parts of a split K, besides their bytes", 1.5e-6)
     gather: float = _number("s", "as much more for each part", 0.05e-6)
     partial_rate: float = _number("B/s", "at which an SM writes and reads partial sums", 80e9)
     exchange: float = _number("s", "`reduction` between the programs of a cluster", 1.0e-6)
@@ -90,7 +90,7 @@ class Constants:
         "", "work to transpose an operand in shared memory, relative to the product's", 3.7
     )
     narrow_store: float = _number(
-        "", "how many times longer threads take to store C than TMA, where it can't", 2.0
+        "", "how many times longer threads take to store C than TMA would, if it can't", 2.0
     )
     part_store: float = _number(
         "B", "what a row of a box that TMA stores counts for at least", 50.0
@@ -101,7 +101,7 @@ class Constants:
     )
     cold: float = _number("s", "`Rung.cold` of a rung that was not timed", 0.0)
     crowd: float = _number(
-        "B", "of C on their way at once that double the memory's time for what L2 won't keep", 0.0
+        "B", "of C in flight at once that double the memory's time for what L2 won't keep", 0.0
     )
     padding: float = _number(
         "", "share of the tiles' parts beyond the ends of A and B that counts as read", 0.0

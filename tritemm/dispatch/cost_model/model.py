@@ -58,7 +58,7 @@ class Waves(NamedTuple):
     a_sharers: Column  # programs of a cluster that share a tile of A
     b_sharers: Column
     whole: Column  # tiles with all of K
-    units: Column  # tiles with a part of K each, or programs where they share out the last wave
+    units: Column  # tiles with a part of K each, or programs if they share the last wave
     split: Column  # parts of a tile's K
     steps: Column  # k-steps of a unit
     share: Column  # units of the busiest SM
@@ -284,7 +284,7 @@ def _memory(x: Columns, w: Waves, c: Constants, xp) -> tuple[Column, Column]:
         streamed = w.whole * (tile.m + tile.n) * view.K * view.itemsize
         moved = xp.maximum(moved, again * streamed)
     memory = moved / c.memory_rate
-    # In the last wave each pair of SMs reads as much, with one of them at work or two.
+    # In the last wave each pair of SMs reads as much, whether one or both work.
     each = moved / w.units
     pairs = xp.where(w.last <= sms / 2, w.last, w.last - sms / 2)
     late = (moved - each * pairs) / c.memory_rate + each / c.pair_rate

@@ -86,12 +86,12 @@ class ClusterMainloop:
 
     @gluon.jit
     def full(self):
-        """The address of the first barrier, behind all stages."""
+        """The address of the first barrier, after all stages."""
         return shared_memory() + self.SHAPE.RING
 
     @gluon.jit
     def more(self):
-        """The address of the barriers behind those of the stages."""
+        """The address of the barriers after those of the stages."""
         return self.full() + 2 * self.SHAPE.STAGES * 8
 
     @gluon.jit

@@ -76,7 +76,7 @@ def tile_layout(rows, columns, warps, slices, side, along_k):
 @gluon.jit
 def tiles_view(memory, ROWS: gl.constexpr, COLUMNS: gl.constexpr, SLICES: gl.constexpr,
                BYTES: gl.constexpr, SIDE: gl.constexpr, ALONG_K: gl.constexpr):  # fmt: skip
-    """`memory`, of so many `BYTES`, as tiles of A (`SIDE` 0) or of B, a panel each or all slices,
+    """`memory`, of `BYTES` bytes, as tiles of A (`SIDE` 0) or of B, a panel each or all slices,
     for C [ROWS, COLUMNS]."""
     LAYOUT: gl.constexpr = tile_layout(ROWS, COLUMNS, gl.num_warps(), SLICES, SIDE, ALONG_K)
     COUNT: gl.constexpr = BYTES // (8 * LINE * SLICES * (COLUMNS if SIDE else ROWS))
@@ -92,8 +92,8 @@ def dmma(a, b, acc):
     4, which together take twice as long, and pairs the wrong elements of A and B. Here the
     accumulator is reshaped to [SLICES, ROWS // 16, 16, COLUMNS // 8, 8], one instruction's tile
     after another. Of each a thread has four numbers of C, in two neighbouring columns (bit 0) and
-    in two rows 8 apart (bit 1), four of B and eight of A. A and B are given the same shape: bits of
-    k take the place of bits of C's rows and columns, and no element changes its thread.
+    in two rows 8 apart (bit 1), four of B and eight of A. A and B get the same shape: bits of k
+    replace bits of C's rows and columns, and no element changes its thread.
     """
     SLICES: gl.constexpr = acc.shape[0]
     ROWS: gl.constexpr = acc.shape[1]

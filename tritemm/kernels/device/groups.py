@@ -61,7 +61,7 @@ class GroupUnit:
 
     @gluon.jit
     def stored_to(self, row, col):
-        """Batch indices, row and column at which TMA stores what is at (row, col) of C."""
+        """Batch indices, row and column at which TMA stores the element (row, col) of C."""
         b0, b1 = self.b0, self.b1
         if self.SHAPE.GROUPS != "k":
             b0, b1 = LINES, self.end
@@ -105,9 +105,9 @@ class GroupUnit:
 class Groups:
     """The units of persistent programs, dealt out in turn; with the methods of a `Scheduler`.
 
-    Along M or N, a band is the tiles of a group that are across what is cut; along K, all of a
-    group's. There are so many `bands`, the first `full` of which are not of the rest; each thread
-    of a warp knows of some groups how many lie `before` theirs.
+    Along M or N, a band is a row of a group's tiles across the cut dimension; along K, all of its
+    tiles. There are `bands` of them, the first `full` of which are not the rest's; each thread of
+    a warp knows for some groups how many come `before` theirs.
     """
 
     dense: Value  # the `Scheduler` of all groups as if they were one
@@ -164,7 +164,7 @@ class Groups:
         else:
             rest = i >= self.full * self.across
             steps = gl.where(rest, 1, gl.cdiv(self.dense.K, self.SHAPE.BLOCK_K))
-        gl.assume(steps > 0)  # as `Scheduler.share` has it
+        gl.assume(steps > 0)  # as in `Scheduler.share`
         return steps
 
     @gluon.jit

@@ -47,7 +47,7 @@ class RegisterRing:
     @gluon.jit
     def fill(self, stage, odd, step):
         """If this warp is the stage's, wait until the stage is empty, and have it filled with that
-        step of the unit, if it has so many. `odd` is the parity of its `full` barrier then."""
+        step of the unit, if there is one. `odd` is the parity of its `full` barrier then."""
         unit = self.unit
         mine = (stage & (gl.num_warps() - 1)) == self.warp
         more = (mine & (step < unit.steps)).to(gl.int32)
@@ -193,7 +193,7 @@ def in_vectors(strides, VECTOR: gl.constexpr):
 
 @gluon.constexpr_function
 def bands_of(size, warps, together):
-    """How many bands of rows a tile of so many bytes is cut into where parts of K are added.
+    """How many bands of rows a tile of that many bytes is cut into to add parts of K.
 
     If programs run `together` and share them: up to 8, of 16 bytes for each thread or more. Else as
     few as leave each thread 256 bytes at most.

@@ -91,7 +91,7 @@ def share_of(program, tiles, steps, SPLIT_K: gl.constexpr):
 
 @gluon.jit
 def owner_of(step, tiles, steps, SPLIT_K: gl.constexpr):
-    """The program in whose share a step lies."""
+    """The program whose share contains a step."""
     sharers = gl.minimum(gl.num_programs(0), tiles * SPLIT_K)
     share = tiles * steps // sharers
     more = tiles * steps - share * sharers

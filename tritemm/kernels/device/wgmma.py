@@ -78,7 +78,7 @@ def acc_types(type_, count):
 def _wgmma_text(columns, slabs, registers, type_, a_major, b_major, first):
     """Four WGMMA per slab, 32 bytes of K each; the `first` overwrites the accumulator.
 
-    The scalars come once for each register of a tensor, behind the accumulator that is written
+    The scalars come once for each register of a tensor, after the accumulator that is written
     and, but for the `first`, that is read. Distances are in units of 16 bytes: a step of K is 32
     bytes along the lines, or 16 lines; a slab is 64 lines.
     """

@@ -14,7 +14,7 @@ def cut_words(ptr, start, word, end, mask, SKEW: tl.constexpr, RAGGED: tl.conste
     """The words `word` [1, words] of the lines that begin `start` bytes after `ptr`, as uint64.
 
     `end` is the length of a line in bytes; it and `start` are int64. Bytes past the end of a line
-    are anything, or 0 if RAGGED; `mask` excludes words that lie past it. Without SKEW all lines
+    are anything, or 0 if RAGGED; `mask` excludes words past it. Without SKEW all lines
     begin on 8-byte boundaries. No aligned word is read that holds no byte of the line: it might
     be in a page that is not mapped.
     """
@@ -38,7 +38,7 @@ def cut_words(ptr, start, word, end, mask, SKEW: tl.constexpr, RAGGED: tl.conste
         words = address.to(tl.pointer_type(tl.uint64)) + (start >> 3) + word
         value = tl.load(words, mask=mask, other=0)
     if RAGGED:
-        excess = tl.maximum(place + WORD - end, 0) & (WORD - 1)  # bytes; any where masked
+        excess = tl.maximum(place + WORD - end, 0) & (WORD - 1)  # bytes; anything where masked
         value &= tl.full((1,), -1, tl.int64).to(tl.uint64) >> (excess * 8).to(tl.uint64)
     return value
 
