@@ -1,4 +1,4 @@
-"""What callers give: operands, `out` and options, checked as torch checks them."""
+"""Callers' operands, `out` and options, checked as torch checks them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers pass for the epilogue, checked: activation, factors, bias, residual."""
+"""Checks callers' arguments for the epilogue: activation, factors, bias, residual."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def checked(given: tuple | None, a, b, input, other, out) -> tuple[tuple[int, ..
         bias = _of_columns(autocast(bias) if out is None else bias, b.shape[-1])
     if onto and not fits(residual.shape, shape):
         raise RuntimeError(
-            f"out has shape {list(residual.shape)} and the result {list(shape)}; what is added to "
-            "must have the result's shape"
+            f"out has shape {list(residual.shape)} and the result {list(shape)}; to add "
+            "to out, it must have the result's shape"
         )
     if residual is not None:
         check_added("residual", residual, input, shape, any_type=beta == 0)
@@ -95,8 +95,8 @@ def _of_columns(bias, columns: int) -> torch.Tensor:
         return bias
     if not expands(bias.shape, (columns,)):
         raise RuntimeError(
-            f"bias has shape {list(bias.shape)}; the result has {columns} columns, and a bias "
-            f"has shape [{columns}], [] or [1]. Pass a tensor with rows of its "
+            f"bias has shape {list(bias.shape)}; the result has {columns} columns, so a bias "
+            f"must be [{columns}], [] or [1]. Pass a tensor with rows of its "
             "own as residual="
         )
     return bias.expand(columns)

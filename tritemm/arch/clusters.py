@@ -365,9 +365,9 @@ def fitted_in_parts(problem: Problem, table: Sequence[Fitted]) -> tuple[Config, 
 def _waves(
     programs: int, device: Device, counts: Sequence[int], parts: int
 ) -> Sequence[tuple[int, int]]:
-    """Clusters of one to three waves of whole tiles, or of one if K is cut; and the parts.
+    """Clusters of one to three waves of whole tiles, or of one if K is cut; and the parts of K.
 
-    Into as many as `counts` says, or more if few clusters then fill the SMs; up to `parts`.
+    The parts are those in `counts`, or more if few clusters then fill the SMs; up to `parts`.
     """
     room = clusters_at_once(programs, device)
     if not counts:

@@ -134,7 +134,7 @@ def _with_narrow(tiles: tuple[Numbers, ...], columns: int, known: Facts) -> tupl
 
 
 def _as_deep(tiles: tuple[Numbers, ...], known: Facts) -> tuple[Numbers, ...]:
-    """The tiles of 16-bit elements with steps of as many bytes, or of a block that is promoted."""
+    """The tiles for 16-bit elements, with steps of equally many bytes, or of one promoted block."""
     most = MOST_DEPTH if known.sums == "whole" else BLOCK
     return tuple((m, n, min(2 * k // known.size, most), warps) for m, n, k, warps in tiles)
 

@@ -1,5 +1,5 @@
-"""A product's inputs: the shape of its result, the epilogue's inputs; and the epilogue in torch
-operators, the reference for kernels, and a replacement where no kernel has one.
+"""A product's inputs: the shape of its result, the epilogue's inputs. And the epilogue in torch's
+operators: the reference for kernels, and the replacement where no kernel has one.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def is_inference() -> bool:
 
 
 def no_fake_tensors() -> contextlib.AbstractContextManager:
-    """Where tensors have values, although a graph is being compiled."""
+    """A block in which tensors have values, although a graph is being compiled."""
     return torch._subclasses.fake_tensor.unset_fake_temporarily()
 
 

@@ -121,7 +121,7 @@ class Groups:
 
     @gluon.jit
     def begun(self):
-        """The same, once the previous launch has written the offsets, and these were counted."""
+        """The scheduler, with tiles counted, once the previous launch has written the offsets."""
         gdc_wait()
         work = self
         if self.SHAPE.GROUPS != "k":
