@@ -71,7 +71,7 @@ class TestWord:
     @pytest.mark.parametrize("kernel", [None, 7, b"tma", ["tma"], np.array(["tma", "auto"])])
     def test_others_are_refused(self, kernel):
         message = (
-            f"name of a rung of tritemm.ladder\\(\\), or such a rung, not {type(kernel).__name__}"
+            f"name of a rung of tritemm.ladder\\(\\), or a rung, not {type(kernel).__name__}"
         )
         for config in (None, self.config):
             with pytest.raises(TypeError, match=message):

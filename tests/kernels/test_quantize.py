@@ -391,7 +391,7 @@ matrix = torch.zeros(4, 4)
 REFUSED = {
     "no tensor": (([1.0],), {}, TypeError, r"quantize\(\): argument 'x' .* must be Tensor"),
     "a row": ((matrix[0],), {}, ValueError, r"x has shape \[4\]; it must be \[..., M, K\]"),
-    "float64": ((matrix.double(),), {}, NotImplementedError, "x is torch.float64; torch.float16, "),
+    "float64": ((matrix.double(),), {}, NotImplementedError, "x is torch.float64; it must be one of"),
     "groups": (
         (matrix,),
         {"offs": torch.ones(1).int()},
@@ -411,7 +411,7 @@ REFUSED = {
     "a dtype": ((matrix, BF16), {}, ValueError, "dtype is torch.bfloat16; "),
     "a scaling": ((matrix, "fp8", "col"), {}, ValueError, "'col'; .* tensor, row, block, block2d"),
     "a flag": ((matrix,), {"transpose": 1}, TypeError, "transpose must be True or False"),
-    "a word": ((matrix,), {"transpose": "yes"}, ValueError, "'yes'; for .*='row' it is 'row'$"),
+    "a word": ((matrix,), {"transpose": "yes"}, ValueError, "'yes'; with .*='row' pass 'row'$"),
     "another word": (
         (matrix, "fp8", "block"),
         {"transpose": "row"},
