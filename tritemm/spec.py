@@ -261,7 +261,7 @@ def find(name: str, kernels: Sequence[Kernel]) -> Kernel:
     for kernel in kernels:
         if kernel.name == name:
             return kernel
-    raise ValueError(f"no rung is called {name!r}; names are {', '.join(k.name for k in kernels)}")
+    raise ValueError(f"no rung is called {name!r}; there are {', '.join(k.name for k in kernels)}")
 
 
 @dataclasses.dataclass(frozen=True)

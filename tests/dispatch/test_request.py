@@ -70,9 +70,7 @@ class TestWord:
 
     @pytest.mark.parametrize("kernel", [None, 7, b"tma", ["tma"], np.array(["tma", "auto"])])
     def test_others_are_refused(self, kernel):
-        message = (
-            f"name of a rung of tritemm.ladder\\(\\), or a rung, not {type(kernel).__name__}"
-        )
+        message = f"name of a rung of tritemm.ladder\\(\\), or a rung, not {type(kernel).__name__}"
         for config in (None, self.config):
             with pytest.raises(TypeError, match=message):
                 word_of(kernel, config)

@@ -391,7 +391,7 @@ matrix = torch.zeros(4, 4)
 REFUSED = {
     "no tensor": (([1.0],), {}, TypeError, r"quantize\(\): argument 'x' .* must be Tensor"),
     "a row": ((matrix[0],), {}, ValueError, r"x has shape \[4\]; it must be \[..., M, K\]"),
-    "float64": ((matrix.double(),), {}, NotImplementedError, "x is torch.float64; it must be one of"),
+    "float64": ((matrix.double(),), {}, NotImplementedError, "x is torch.float64; it must be one"),
     "groups": (
         (matrix,),
         {"offs": torch.ones(1).int()},
