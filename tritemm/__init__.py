@@ -1,11 +1,11 @@
 """tritemm: tensor-core matrix multiplication in Triton, from the naive kernel upwards.
 
-`matmul` multiplies like `torch.matmul`; `linear`, `addmm`, `baddbmm` and `mv` are torch's too, and
-`enable` has torch's own calls come here. `Linear` is `torch.nn.Linear` by these kernels, and
-`convert` has them multiply in a model that is there. `ladder` lists the kernels that are chosen
-from; `explain` says what would be chosen; `tune` times them on request; `warmup` compiles ahead.
-Without a GPU the kernels run in Triton's interpreter. Without Triton the import raises ImportError,
-which says what is missing; `python -m tritemm env` tells what there is.
+`matmul`, `linear`, `addmm`, `baddbmm` and `mv` mean what torch's functions of these names mean.
+`enable` routes torch's own calls to tritemm. `Linear` is a `torch.nn.Linear` that runs these
+kernels, and `convert` makes the layers of an existing model run them. `ladder` lists the kernels;
+`explain` says which one a call would run; `tune` times them and keeps the fastest; `warmup`
+compiles ahead. Without a GPU the kernels run in Triton's interpreter. Without Triton the import
+raises ImportError, which says what is missing; `python -m tritemm env` lists what is installed.
 """
 
 import logging
@@ -16,7 +16,7 @@ from .version import __version__ as __version__
 
 logging.getLogger("tritemm").addHandler(logging.NullHandler())  # the user's handlers tell, if any
 _missing = why_not()
-# Python imports this to find `python -m tritemm`, which says the same without a traceback.
+# Python imports this to find `python -m tritemm`, which reports the same without a traceback.
 _by_command = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] in ("tritemm", "-mtritemm")
 if _missing and not _by_command:
     raise ImportError(_missing, name=__name__)
@@ -45,11 +45,10 @@ if not _missing:
         from .rungs import ladder
         from .takeover.integrate import disable, enable, enabled, set_batch_invariant_mode
 
-#: Every kernel, whatever is chosen, gives the same bits for the same call on the same GPU, run
-#: after run: sums have a fixed order, and nothing is added atomically into a result. The choice is
-#: the same every time too, until `tune` changes it. True, and there is no switch: it is a fact to
-#: assert, not an option to set. Bits that also don't depend on the number of rows are
-#: `matmul(batch_invariant=True)`.
+#: Whichever kernel is chosen, the same call gives the same bits on the same GPU, run after run:
+#: sums have a fixed order, and nothing is added atomically into a result. The choice is the same
+#: every time too, until `tune` changes it. This is a fact to assert, not an option to set. With
+#: `matmul(batch_invariant=True)` the bits don't depend on the number of rows either.
 deterministic: bool = True
 
 __all__ = [

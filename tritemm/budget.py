@@ -13,25 +13,25 @@ u_in is what `precision` loses of each fp32 operand, biased (|ref|) and at rando
 s(K) = min(1, 6 / sqrt(K)).
 Integers are exact modulo 2^32.
 
-Of fp8 the tensor core keeps 13 bits behind a sum's leading one (Hopper; DeepSeek-V3 counts 14 in
-all, arXiv 2412.19437, 3.3.2), so that u_acc is 2^-13, and it truncates each product there: an H200
-that adds up 65 536 terms of about 1 stops at 17 700. Half a unit is lost of each, of a sum that
-grows: g8(K) = 2 sqrt(K) + K / 4, and no more than S. Where each 128 terms are promoted, n = K / 128
-of such sums are added in fp32: E = S (g8(128) 2^-13 + g(n) 2^-23). Scales, in fp32, are exact to
-three roundings.
+For fp8 the tensor core keeps 13 bits after a sum's leading one (Hopper; DeepSeek-V3 counts 14 in
+all, arXiv 2412.19437, 3.3.2), so u_acc is 2^-13. It truncates each product there: an H200 that adds
+up 65 536 terms of about 1 stops at 17 700. Each loses half a unit, relative to a sum that grows:
+g8(K) = 2 sqrt(K) + K / 4, and no more than S. If every 128 terms are promoted, n = K / 128 such
+sums are added in fp32: E = S (g8(128) 2^-13 + g(n) 2^-23). Scales, in fp32, are exact to three
+roundings.
 
-Of fp32 by planes of bf16, the tensor core truncates sums of 64 elements, at most 4 times, and
-n = K / 64 of these are added in fp32. Up to 8 products come before them, of 2^-8 S at most each; in
+For fp32 by planes of bf16, the tensor core truncates sums of 64 elements, at most 4 times, and
+n = K / 64 of these are added in fp32. Up to 8 smaller products come first, each at most 2^-8 S; in
 their sum half a unit is truncated every 16 elements, 8 (K / 16) 2^-9 units in all:
 E = S (4 + g(n) + K / 1024) 2^-23 + 2 u_in (|ref| + S s(K)).
 
-Of residues (`problem.residues`), ALLOWED u S bounds the root mean square of errors, u being half of
-the type's eps, or FFMA or DMMA multiplies again: E = S 4 ALLOWED u.
+For residues (`problem.residues`), ALLOWED u S bounds the root mean square of errors, u being half
+the type's eps; otherwise FFMA or DMMA multiplies again: E = S 4 ALLOWED u.
 
-Where K is long, E is more than one term: a dropped one passes, at K = 65536 in fp32, and of fp16
-sums from K = 256 on. There exact sums decide. Where operands hold small integers and S is one that
-the accumulator holds, so is every partial sum, in any order, and E is 0; `exact_operands` makes
-operands like that.
+For a long K, E exceeds one term, so a dropped term passes: at K = 65536 in fp32, and for fp16 sums
+from K = 256 on. There exact sums decide. If operands hold small integers and the accumulator can
+hold S, it can hold every partial sum, in any order, and E is 0; `exact_operands` makes such
+operands.
 
 Every element counts, and NaN fails: norms and means would pass a wrong element.
 """
@@ -59,13 +59,13 @@ OPERAND_ERROR = {
 }
 
 
-#: Slope of gelu at about x = 1.4, the most of any activation: 1.129.
+#: Slope of gelu at about x = 1.4, the steepest of any activation: 1.129.
 STEEPEST = 1.13
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """`worst` is the largest error over its bound, inf where a NaN or an infinity is wrong."""
+    """`worst` is the largest error divided by its bound, inf if a NaN or an infinity is wrong."""
 
     ok: bool
     worst: float
@@ -86,9 +86,9 @@ def bound(
 ) -> torch.Tensor:  # fmt: skip
     """The largest error that each element of a @ b may have, in fp64; see the module.
 
-    `want` is `reference(a, b)`, of which `ending`, if given, is made; `stepwise` as of `check`. Of
-    operands that have been multiplied by their scales, `summed` says how: int8, promoted or fast;
-    of fp32 or fp64 operands that were split, the precision.
+    `want` is `reference(a, b)`, or `ending` applied to it; `stepwise`: see `check`. For operands
+    already multiplied by their scales, `summed` says how they were summed: int8, promoted or fast;
+    for fp32 or fp64 operands that were split, it is the precision.
     """
     terms = max(a.shape[-1], 1)
     magnitude = torch.matmul(a.double().abs(), b.double().abs())
@@ -99,7 +99,7 @@ def bound(
     if a.dtype == torch.float32:
         spread = min(1.0, 6 / math.sqrt(terms))
         error += 2 * OPERAND_ERROR.get(precision, 0.0) * (size + magnitude * spread)
-    whole = summed in RESIDUES and terms < 2**15  # beyond, the rounding of weights can be seen
+    whole = summed in RESIDUES and terms < 2**15  # for more, the rounding of weights shows
     if (whole or summed in ("", *PRODUCTS)) and _small_integers(a) and _small_integers(b):
         error = torch.where(magnitude <= largest_exact(accumulate), 0.0, error)
     if ending:
@@ -109,7 +109,7 @@ def bound(
 
 
 def relative(terms: int, summed: str = "", accumulate: torch.dtype = torch.float32) -> float:
-    """E / S of so many terms, without what `precision` loses; `summed` as of `bound`."""
+    """E / S for this many terms, without the loss of `precision`; `summed`: see `bound`."""
     eps = torch.finfo(accumulate).eps
     if summed in RESIDUES:
         return 4 * allowed(RESIDUES[summed], accumulate)
@@ -130,7 +130,7 @@ def _growth(terms: int) -> float:
 
 
 def _truncated(terms: int) -> float:
-    """What the tensor core loses of a sum of fp8: g8(K) 2^-13 of the module, or all."""
+    """What the tensor core loses of an fp8 sum: g8(K) 2^-13 of the module, or all."""
     return min(1.0, (2 * math.sqrt(terms) + terms / 4) * 2.0**-13)
 
 
@@ -140,11 +140,11 @@ def dequantized(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 
 def _after(ending, sums, error, dtype, stored) -> tuple[torch.Tensor, torch.Tensor]:
-    """Size and error of what `ending` makes, in `dtype`, of sums with an error.
+    """Size and error of `ending`'s result, in `dtype`, for sums with an error.
 
-    Each of its steps rounds once; and once more to the type `stored`, if not None, those of which
-    swiglu or geglu consists. No activation is steeper than `STEEPEST`, and each has an error of a
-    few roundings of its argument.
+    Each of its steps rounds once; with `stored` not None, the steps of swiglu or geglu also round
+    to that type. No activation is steeper than `STEEPEST`, and each adds a few roundings of its
+    argument.
     """
     eps = torch.finfo(dtype).eps
     magnitude = (ending.alpha * sums).abs()
@@ -165,7 +165,7 @@ def _after(ending, sums, error, dtype, stored) -> tuple[torch.Tensor, torch.Tens
 
 
 def _of_pairs(ending, argument, error, eps, stored) -> torch.Tensor:
-    """The error of activation(gate) * up, of halves of an argument with an error."""
+    """The error of activation(gate) * up, for the halves of an argument with an error."""
     error = _rounded(argument.abs(), error, stored)
     (gate, up), (in_gate, in_up) = argument.chunk(2, -1), error.chunk(2, -1)
     value = activated(gate, GATED[ending.activation]).abs()
@@ -177,7 +177,7 @@ def _of_pairs(ending, argument, error, eps, stored) -> torch.Tensor:
 
 
 def _rounded(size, error, dtype) -> torch.Tensor:
-    """The error of what has this size and error, once it is stored in `dtype`, if not None."""
+    """The error after rounding a value of this size and error to `dtype`, if not None."""
     if dtype is None:
         return error
     kind = torch.finfo(dtype)
@@ -185,12 +185,12 @@ def _rounded(size, error, dtype) -> torch.Tensor:
 
 
 def largest_exact(dtype: torch.dtype) -> int:
-    """Up to here a floating-point type holds all integers."""
+    """The largest integer up to which a floating-point type holds all integers."""
     return round(2 / torch.finfo(dtype).eps)
 
 
 def _small_integers(t: torch.Tensor) -> bool:
-    """Whether all elements are integers that every way to multiply keeps: bf16 does up to 256."""
+    """Whether all elements are integers that every precision keeps: bf16 does up to 256."""
     t = t.double()  # fp8 has no rounding
     return bool(((t == t.round()) & (t.abs() <= largest_exact(torch.bfloat16))).all())
 
@@ -198,9 +198,9 @@ def _small_integers(t: torch.Tensor) -> bool:
 def exact_operands(a, b, accumulate=None) -> tuple[torch.Tensor, torch.Tensor]:
     """Operands for `check`, stored like `a` and `b`: their sums are exact, and every term counts.
 
-    They hold 1 and -1, of floating-point types, the same at every call. An element of C has no
-    more terms than the accumulator can count; where K is longer, the rest are zeros, at other k in
-    each row of C (or column, if those are more), so that each k counts in one of a few rows.
+    They hold 1 and -1 in floating-point types, the same at every call. An element of C has no more
+    terms than the accumulator can count; if K is longer, the rest are zeros, at other k in each row
+    of C (or column, if there are more columns), so that each k counts in one of a few rows.
     """
     terms, most = a.shape[-1], largest_exact(accumulate or ACCUMULATE[a.dtype])
     generator = torch.Generator(a.device).manual_seed(0)
@@ -221,7 +221,7 @@ def _signs_like(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _thin(lines: torch.Tensor, period: int) -> None:
-    """Keep every `period`-th k of `lines` [..., lines, K], from one further on in each line."""
+    """Keep every `period`-th k of `lines` [..., lines, K], shifted by one in each line."""
     for dim, step in enumerate(lines.stride()):
         if step == 0:
             lines = lines.narrow(dim, 0, 1)  # the others are in the same memory
@@ -234,17 +234,17 @@ def check(
     out, a, b, *, accumulate=None, precision="ieee", ending=None, stepwise=False, scales=None,
     planes=False,
 ) -> Verdict:  # fmt: skip
-    """Compare `out` with a @ b, or what `ending` makes of it, element by element.
+    """Compare `out` with a @ b, or with `ending` applied to it, element by element.
 
     Args:
         out: the result to judge, of any type and of torch.matmul's shape.
         a, b: the operands that produced it, at least 1-D.
         accumulate: accumulator type, by default the operands' own (`problem.ACCUMULATE`).
         precision: how fp32 operands were to be multiplied.
-        ending: what followed the product, a `problem.EpilogueInputs`.
-        stepwise: whether swiglu or geglu may have been made in steps that each round to the type
-            of `out`, as torch's operators do: gate and up, the activation, and their product.
-        scales: of 8-bit operands, as of `Problem.of`.
+        ending: the epilogue, a `problem.EpilogueInputs`.
+        stepwise: whether swiglu or geglu may consist of steps that each round to the type of
+            `out`, as torch's operators do: gate and up, the activation, and their product.
+        scales: for 8-bit operands, see `Problem.of`.
         planes: whether operands were multiplied as planes of bf16, or as residues.
     """
     summed = precision if planes else ""

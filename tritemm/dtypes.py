@@ -1,4 +1,4 @@
-"""What a product may accumulate and end in, and how fp32 is multiplied: the caller's words."""
+"""Accumulator and result types of a product, and the words for how fp32 is multiplied."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 from .problem import ACCUMULATE, DEFAULT_MODULI
 
-#: Operands that may ask for any other of these as the result's type, and whose kernels have an
-#: epilogue; those of others leave it to torch.
+#: Operand types that allow each other as the result's type, and whose kernels have an epilogue;
+#: for others torch computes it.
 REAL = (torch.float16, torch.bfloat16, torch.float32)
-#: The largest number of fp32, in which factors of 16-bit and fp32 products are applied.
+#: The largest fp32 number; 16-bit and fp32 products are scaled in fp32.
 _MOST = torch.finfo(torch.float32).max
-#: What `precision=` may be, least to most costly after "ieee" (which uses no tensor core).
+#: Values of `precision=`, least to most costly after "ieee" (which uses no tensor core).
 Residues = Literal[
     "int8", "int8x5", "int8x6", "int8x7", "int8x8", "int8x9", "int8x10", "int8x11", "int8x12",
     "int8x13", "int8x14", "int8x15", "int8x16",
@@ -22,31 +22,31 @@ Residues = Literal[
 Precision = Literal["ieee", "tf32", "bf16x3", "tf32x3", "bf16x6", "bf16x9", Residues]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 _BY_INT8 = frozenset(get_args(Residues))
-#: Torch's words for those that it has too.
+#: torch's words for precisions that it has too.
 _OF_TORCH = {"tf32": "tf32", "bfx9": "bf16x9"}
 
 
-def check_precision(precision: str | None, dtype: torch.dtype) -> None:
-    """Raise ValueError for an unknown word, or one that `dtype` has no use for."""
+def check_precision(precision: str | None, dtype: torch.dtype, name: str = "precision") -> None:
+    """Raise ValueError, with the option's `name`, for an unknown word or one not for `dtype`."""
     if precision is None:
         return
     if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} is unknown; one of {', '.join(PRECISIONS)}")
+        raise ValueError(f"{name}={precision!r} is unknown; one of {', '.join(PRECISIONS)}")
     able = (torch.float32, torch.float64) if precision in _BY_INT8 else (torch.float32,)
     if precision != "ieee" and dtype not in able:
         names = " or ".join(str(t).removeprefix("torch.") for t in able)
         raise ValueError(
-            f"precision={precision!r} says how {names} operands are multiplied; these are {dtype}. "
-            "Leave precision out"
+            f"{name}={precision!r} says how {names} operands are multiplied; these are {dtype}. "
+            f"Leave {name} out"
         )
 
 
 def of_fp32(precision: Precision | None, fp32: Precision | None) -> Precision | None:
-    """What was given by either of two names; or ValueError, of an unknown word or of two."""
+    """The value passed under either name; ValueError if it is unknown, or if the two differ."""
     if None not in (precision, fp32) and precision != fp32:
-        raise ValueError(f"precision={precision!r} and fp32={fp32!r} are one option: give one")
-    asked = fp32 if precision is None else precision
-    check_precision(asked, torch.float32)
+        raise ValueError(f"precision={precision!r} and fp32={fp32!r} are one option: pass one")
+    name, asked = ("fp32", fp32) if precision is None else ("precision", precision)
+    check_precision(asked, torch.float32, name)
     return asked
 
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from . import spec
 from .spec import Kernel
 
-#: What `kernel=` may be: auto, or a rung. A line each, in the order of the ladder.
+#: Values of `kernel=`: auto, or a rung. One per line, in the ladder's order.
 Rung = Literal[
     "auto",
     "simt",
@@ -39,7 +39,7 @@ Rung = Literal[
     "dgemm",
 ]
 
-#: Where a rung's file lies, which bears its number too.
+#: The folder of the rungs' files; a file's name also gives the rung's number.
 _KERNELS = Path(__file__).parent / "kernels"
 
 
@@ -52,7 +52,7 @@ RUNGS: tuple[Kernel, ...] = tuple(
     import_module(f".kernels.{_file_of(name)}", __package__).KERNEL for name in get_args(Rung)[1:]
 )
 
-#: The steps of the ladder, in reading order: each adds one idea to the one before.
+#: The steps of the ladder, in reading order: each adds one idea to the previous one.
 STEPS: tuple[Kernel, ...] = tuple(rung for rung in RUNGS if not rung.policy.branch)
 
 
@@ -72,7 +72,7 @@ def find(name: str) -> Kernel:
 
 
 def _reduced(kernel: Kernel) -> str | tuple:
-    """A rung, to be pickled, as its name, for its functions can't be; any other kernel as it is."""
+    """Pickles a rung as its name, since functions can't be pickled; other kernels as they are."""
     if any(rung is kernel for rung in RUNGS):
         return find, (kernel.name,)
     return object.__reduce_ex__(kernel, 4)
@@ -83,7 +83,7 @@ for _kind in {type(rung) for rung in RUNGS}:
 
 
 def ladder() -> Ladder:
-    """Every kernel that `matmul(kernel=...)` can be asked for, in reading order.
+    """Every kernel that `matmul(kernel=...)` accepts, in reading order.
 
     Each has `name`, `number`, `title`, `header` (what it adds, what it mirrors in CUDA, what the
     compiler does, its SASS signs, its needs) and `why_not(problem)`.

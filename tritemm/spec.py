@@ -46,14 +46,14 @@ Signs = Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]
 
 
 def parse_title(doc: str | None) -> str:
-    """The first line without the word before its colon; `python -OO` leaves none."""
+    """The first line after the colon; "" under `python -OO`, which strips docstrings."""
     if doc is None:
         return ""
     return doc.strip().splitlines()[0].partition(": ")[2].rstrip(".")
 
 
 def parse_header(doc: str | None, keys: Sequence[str]) -> Mapping[str, str]:
-    """The text after each of the `keys` that open a line; other lines continue the last key's."""
+    """The text after each of the `keys` that begin a line; others continue the previous key."""
     fields: dict[str, str] = {}
     for line in (doc or "").strip().splitlines()[1:]:
         key = next((key for key in keys if line.startswith(key + " ")), None)
@@ -78,7 +78,7 @@ def parse_signs(text: str) -> Signs:
     return signs
 
 
-#: How much memory a kernel needs for the time of a call, for partial sums and counters, if any.
+#: Memory that a kernel needs during a call, for partial sums and counters, if any.
 Workspace = Callable[[Problem, Config], Room | None]
 
 
@@ -86,86 +86,86 @@ Workspace = Callable[[Problem, Config], Room | None]
 class Limits:
     """What a rung can run.
 
-    `configs` are its own tiles for a problem, the first that it would take first. What a problem
-    `needs` is asked in this order; a config that `configs` doesn't list is a `tile`, which has
+    `configs` are its own tiles for a problem, its first choice first. A problem's `needs` are
+    checked in this order; a config that `configs` doesn't list is checked as a `tile`, which has
     needs of its own.
     """
 
     configs: Callable[[Problem], tuple[Config, ...]]
     needs: tuple[Need, ...] = ()
     tile: type[Tile] = Tile
-    #: The one type of operands that it takes, if it takes no other.
+    #: The only type of operands that it supports, if there is only one.
     dtype: torch.dtype | None = None
-    #: Whether tiles may have other sizes than powers of two; the `tile` says which.
+    #: Whether tile sizes other than powers of two are allowed; `tile` says which.
     odd_tiles: bool = False
     #: Whether it computes the triangle of a symmetric C.
     symmetric: bool = False
-    #: Which of `Problem.groups` it computes.
+    #: Values of `Problem.groups` that it computes.
     groups: str = ""
-    #: Which of `Problem.sums` it computes of operands with scales.
+    #: Values of `Problem.sums` that it computes for operands with scales.
     sums: tuple[str, ...] = ()
     #: Whether it can cut K into `Config.PARTS`.
     fixed_parts: bool = False
-    #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile, in
-    #: all configs whose SPLIT_K is 1.
+    #: Whether the terms of a sum are added in the order of K, for every size and tile, in all
+    #: configs whose SPLIT_K is 1.
     in_order: bool = True
-    #: The configs whose sums have that order, with K in so many `Config.PARTS`: of rungs that are
-    #: not `in_order`, or that have such configs beside their own.
+    #: The configs whose sums have that order, with K in `Config.PARTS` parts: for rungs that are
+    #: not `in_order`, or that have such configs besides their own.
     ordered: Callable[[Problem, int], Sequence[Config]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """What kernel="auto" takes a rung for."""
+    """When kernel="auto" considers a rung."""
 
-    #: Whether auto compares the rung with others; else it is taken only where none of them can run.
+    #: Whether auto compares the rung with others; else it runs only if none of them can.
     auto: bool = True
-    #: Whether auto leaves out all rungs below, where this one runs.
+    #: Whether auto skips all rungs below if this one can run.
     supersedes: bool = False
     #: Whether auto considers the rung for a problem that it can run.
     suits: Callable[[Problem], bool] = lambda problem: True
     #: Whether auto considers swapped operands though no side of C is short.
     swap: Callable[[Problem], bool] = lambda problem: False
-    #: Of a kernel made for few rows of C, and right for any number: how many are few.
+    #: For a kernel made for few rows of C, but correct for any number: how many are few.
     few_rows: Callable[[Problem], int] | None = None
-    #: What a rung is for that is no step of the ladder: reading order leaves it out.
+    #: The purpose of a rung that is no step of the ladder: the reading order skips it.
     branch: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class CostHint:
-    """How a rung spends its time, where that was not measured."""
+    """How a rung spends its time, as far as measurements don't say."""
 
-    #: Its share of the tensor cores' rate.
+    #: Its fraction of the tensor cores' rate.
     efficiency: float = 0.5
-    #: How many times slower its loads are when they are not 16 bytes wide.
+    #: Slowdown of its loads if they are not 16 bytes wide.
     narrow: float = 1.0
     #: Whether there is one program per SM, which walks the tiles.
     persistent: bool = False
-    #: The share of a tile's ends that runs beside another tile's arithmetic.
+    #: The fraction of a tile's prologue and epilogue that overlaps another tile's arithmetic.
     epilogue_overlap: float = 0.0
     #: Whether each consumer has a tile of its own.
     pingpong: bool = False
-    #: Whether whole waves of tiles are followed by shares of those of the last, incomplete wave.
+    #: Whether the last, incomplete wave of tiles is cut into shares.
     stream_k: bool = False
-    #: Whether a tile has a cluster, whose programs share K and exchange their sums.
+    #: Whether a cluster computes one tile; its programs share K and exchange their sums.
     exchanges: bool = False
-    #: Whether a load takes as long whatever the tile: programs without a ring ask for the loads of
-    #: all their stages at once and wait for them, while others on their SM work.
+    #: Whether a load takes equally long for every tile: programs without a ring issue the loads of
+    #: all their stages at once and wait for them, while other programs on their SM work.
     independent_ctas: bool = False
-    #: Whether an A that WGMMA can't read as it is stored goes through registers.
+    #: Whether an A that WGMMA can't read as stored goes through registers.
     a_registers: bool = False
     #: Whether FFMA reads B as it is stored, and while it multiplies.
     register_tiles: bool = False
-    #: What adding up the parts of a split K takes, relative to other rungs.
+    #: The time to add up the parts of a split K, relative to other rungs.
     gathering: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Kernel:
-    """A rung of a ladder, in whatever language: all that tools, tests and measurements know of it.
+    """A rung of a ladder, in any language: all that tools, tests and benchmarks know about it.
 
-    `doc` is the rung's header, of which `title`, `header` and `signs` are read.
+    `doc` is the rung's header; `title`, `header` and `signs` are parsed from it.
     """
 
     doc: str
@@ -206,21 +206,21 @@ class Kernel:
     def why_not(self, problem: Problem) -> str | None:
         """Why it can't run the problem, in one sentence; None if it can."""
         if problem.epilogue.symmetric and not self.limits.symmetric:
-            return "it computes all tiles of C, and C is symmetric"
+            return "it doesn't support a symmetric C"
         if problem.groups and problem.groups not in self.limits.groups:
             axis = problem.groups.upper()
-            return f"{axis} is cut into groups, and products of its batches are all of one size"
+            return f"{axis} is cut into groups, but this rung's batches all have one size"
         if problem.scales and problem.sums not in self.limits.sums:
             how = {"whole": "have scales", "block": "have scales of blocks"}
             return f"operands {how.get(problem.sums, 'of fp8 are promoted every 128 terms')}"
         if problem.planes:
             if problem.sums not in self.limits.sums:
-                return "K runs over planes, of which it knows nothing"
+                return "K runs over planes, which it doesn't support"
             if problem.epilogue.symmetric or problem.groups:
-                return "planes are of products that are neither symmetric nor of groups"
+                return "planes don't support symmetric products or groups"
         elif problem.only_split and problem.device != INTERPRETER:
             what = "residues" if problem.by_residues else "planes"
-            made = 'kernel="auto" or a config with PACK="ab" makes on sm_90; elsewhere take ieee'
+            made = 'kernel="auto" or a config with PACK="ab" makes on sm_90; elsewhere use ieee'
             return f"{problem.precision} is a product of {what}, which {made}"
         return refusal(self.limits.needs, problem)
 
@@ -235,14 +235,14 @@ class Kernel:
     def launch(self, problem: Problem, config: Config, a, b, c, *more) -> binding.Call | None:
         """Write the product of `a` and `b` into `c` on the current stream.
 
-        `more`: what else the problem has, as `Problem.arguments` orders it.
-        Returns what repeats this with other addresses of a, b, c and workspace and other such
-        inputs, if there is that.
+        `more`: the problem's further inputs, in the order of `Problem.arguments`. Returns what
+        repeats the launch with other addresses of a, b, c, the workspace and these inputs, or
+        None if it can't be repeated.
         """
         raise NotImplementedError
 
     def in_one_order(self, problem: Problem, parts: int) -> Sequence[Config]:
-        """The configs whose sums have the order of K, in so many `Config.PARTS`, if any do."""
+        """The configs whose sums have the order of K, with `parts` as `Config.PARTS`, if any."""
         limits = self.limits
         if parts > 1 and not limits.fixed_parts:
             return ()
@@ -252,7 +252,7 @@ class Kernel:
 
     @property
     def workspace(self) -> Workspace | None:
-        """How much memory a call needs beside a, b and c; None if it never needs any."""
+        """How much memory a call needs besides a, b and c; None if it never needs any."""
         return None
 
 
@@ -266,19 +266,18 @@ def find(name: str, kernels: Sequence[Kernel]) -> Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What a jit function is called with, by name.
+    """The arguments of a jit function, by name.
 
-    `fixed(problem, config)` follows from the problem. `tensors(problem, config, a, b, c, *work)`
-    names the tensors among its operands, and descriptors of them; `work` is what `workspace` says:
-    partial sums and counters, or nothing. Which tensor is which argument must follow from the
-    problem and the config as well, because only addresses are replaced when a call is repeated
-    (`runtime.binding`).
+    `fixed(problem, config)` depends on the problem. `tensors(problem, config, a, b, c, *work)` has
+    the tensors among its operands, and their descriptors; `work` is what `workspace` says: partial
+    sums and counters, or nothing. Which tensor is which argument must depend on the problem and the
+    config alone, because only addresses are replaced when a call is repeated (`runtime.binding`).
     """
 
     fixed: Callable[[Problem, Config], dict[str, Any]]
     tensors: Callable[..., dict[str, Any]]
     workspace: Workspace | None = None
-    #: Launch options beside warps and stages, as `maxnreg` (registers per thread).
+    #: Launch options besides warps and stages, such as `maxnreg` (registers per thread).
     options: Callable[[Problem, Config], dict[str, Any]] = lambda problem, config: {}
 
 
@@ -286,8 +285,8 @@ class Arguments:
 class TritonKernel(Kernel):
     """A rung in Triton; `interpreted` is its config in Triton's interpreter.
 
-    `module` and `doc` are the rung file's `__name__` and `__doc__`. The file's number and word,
-    `kNN_word.py`, are the rung's address and its public name.
+    `module` and `doc` are the rung file's `__name__` and `__doc__`. The file name, `kNN_word.py`,
+    gives the rung's number and its public name.
     """
 
     module: str
@@ -295,7 +294,7 @@ class TritonKernel(Kernel):
     arguments: Arguments
     grid: Callable[[Problem, Config], int] = lambda problem, config: config.tiles(problem)
     interpreted: Config | None
-    #: Programs of a cluster, of a rung whose grid counts clusters.
+    #: Programs per cluster, for a rung whose grid counts clusters.
     clusters: Callable[[Config], int] | None = None
 
     @functools.cached_property
@@ -310,7 +309,7 @@ class TritonKernel(Kernel):
     def _address(self) -> re.Match[str]:
         stem = self.module.rpartition(".")[2]
         match = re.fullmatch(r"k(\d\d)_(\w+)", stem)
-        assert match, f"a rung's file is called kNN_word.py, not {stem}.py"
+        assert match, f"a rung's file must be named kNN_word.py, not {stem}.py"
         return match
 
     def prepare(self, problem: Problem, config: Config, a, b, c, *more) -> Launch:
@@ -318,7 +317,7 @@ class TritonKernel(Kernel):
         return self._prepare(problem, config, self._operands(problem, config, a, b, c, *more))
 
     def _operands(self, problem: Problem, config: Config, a, b, c, *more) -> tuple:
-        """a, b, c, what else the problem has, and the workspace; each its own object."""
+        """a, b, c, the problem's further inputs, and the workspace; each a separate object."""
         room = self.workspace and self.workspace(problem, config)
         work = room.tensors(c.device) if room else ()
         # C may be its own residual.
@@ -356,10 +355,9 @@ class TritonKernel(Kernel):
     def _bind(self, problem: Problem, config: Config, operands) -> binding.Call | None:
         """The launch, prepared once for a problem, a config and a device; None if Triton has to.
 
-        The problem says all that it depends on but the addresses: sizes, strides, types and the
-        alignment of each operand, from which Triton specialises the kernel and its arguments
-        follow. Factors are given at each launch, as addresses are: after those of the tensors,
-        before those of the workspace.
+        The problem determines everything but the addresses: sizes, strides, types and the alignment
+        of each operand, by which Triton specialises the kernel and its arguments. Factors are
+        passed at each launch, like addresses: after the tensors', before the workspace's.
         """
         device = operands[2].get_device()
 
@@ -378,9 +376,9 @@ class TritonKernel(Kernel):
 
 @functools.lru_cache(maxsize=4096)
 def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launch:
-    """The part of a launch that is the same at every call, of what the jit function names.
+    """The arguments of a launch that are the same at every call, as far as the function names them.
 
-    What it names and the problem doesn't have, as a bias, is None; so is what each call gives.
+    Those that the problem lacks, such as a bias, are None; so are those that each call passes.
     """
     names, residual, scales = kernel.fn.arg_names, problem.epilogue.residual, problem.scales
     values = {} if "SHAPE" in names else _constants(problem, config)
@@ -389,7 +387,7 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
     if scales:
         values |= zip(_SCALE_STRIDES, scales.a.strides[1:] + scales.b.strides[1:], strict=True)
     values |= kernel.arguments.fixed(problem, config)
-    triton_private.settle(kernel.fn)  # for whoever compiles it
+    triton_private.settle(kernel.fn)  # for anyone who compiles it
     return Launch(
         grid=(kernel.grid(problem, config),),
         args={name: values.get(name) for name in names},
@@ -403,13 +401,13 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
     )
 
 
-#: A residual's strides, and those of scales.
+#: Strides of a residual, and of scales.
 _STRIDES = ("stride_r0", "stride_r1", "stride_rm", "stride_rn")
 _SCALE_STRIDES = tuple(f"stride_s{operand}{axis}" for operand in ("a", "b") for axis in "1lk")
 
 
 def _constants(problem: Problem, config: Config) -> dict[str, Any]:
-    """What a jit function may name that has no `Shape`."""
+    """Constants that jit functions without a `Shape` may name."""
     return {
         "BLOCK_M": config.BLOCK_M,
         "BLOCK_N": config.BLOCK_N,

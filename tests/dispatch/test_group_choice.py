@@ -73,7 +73,7 @@ def test_the_parts_of_k_are_no_parts_of_groups():
     asked = weights(2048, 768, 4096)
     config = dataclasses.replace(config_of(128, 128, 64, 8, 4), PARTS=4)
     reason = why_not(find("warp_specialized"), asked, config)
-    assert reason == "PARTS is 4; of groups it is 1, for each has a K of its own"
+    assert reason == "PARTS is 4; with groups it must be 1, for each has its own K"
 
 
 def test_a_wave_that_equal_groups_would_fill_is_not_what_groups_take():

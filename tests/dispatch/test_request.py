@@ -42,8 +42,8 @@ class TestRequest:
             ({"ORDER": "spiral"}, "'linear', 'serpentine', 'grouped'"),
             ({"PACK": "c"}, "one of '', 'a', 'b', 'ab'"),
             ({"SWAP": 1}, "True or False"),
-            ({"num_warps": 0}, "num_warps=0; a whole number, 1 or more"),
-            ({"BLOCK_M": 64.0}, r"BLOCK_M=64\.0; a whole number"),
+            ({"num_warps": 0}, "num_warps=0; it must be a whole number, 1 or more"),
+            ({"BLOCK_M": 64.0}, r"BLOCK_M=64\.0; it must be a whole number"),
             ({"BLOCK_K": None}, "needs BLOCK_K"),
         ],
     )
@@ -70,9 +70,7 @@ class TestWord:
 
     @pytest.mark.parametrize("kernel", [None, 7, b"tma", ["tma"], np.array(["tma", "auto"])])
     def test_others_are_refused(self, kernel):
-        message = (
-            f"name of a rung of tritemm.ladder\\(\\), or such a rung, not {type(kernel).__name__}"
-        )
+        message = f"name of a rung of tritemm.ladder\\(\\), or a rung, not {type(kernel).__name__}"
         for config in (None, self.config):
             with pytest.raises(TypeError, match=message):
                 word_of(kernel, config)
@@ -125,7 +123,7 @@ class TestConfig:
         torch.testing.assert_close(got, a @ b)
         with pytest.raises(ValueError, match="name it with kernel="):
             tritemm.matmul(a, b, config=fields)
-        with pytest.raises(ValueError, match="leave config= out"):
+        with pytest.raises(ValueError, match="omit config="):
             tritemm.matmul(a, b, kernel="tma", config=fields, batch_invariant=True)
 
     def test_under_compile(self):

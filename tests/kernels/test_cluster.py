@@ -255,5 +255,5 @@ def test_a_launcher_that_moved_refuses(monkeypatch):
     monkeypatch.setattr(backend, "pack_metadata", lambda self, metadata: (metadata.shared,) * 3)
     asked_anew = triton_private.clusters_why_not.__wrapped__
     monkeypatch.setattr(clusters, "clusters_why_not", asked_anew)
-    with pytest.raises(ValueError, match="can't be told to launch clusters"):
+    with pytest.raises(ValueError, match="doesn't launch clusters"):
         dispatch.choose(asked, "cluster")

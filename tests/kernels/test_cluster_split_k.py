@@ -107,7 +107,7 @@ def test_a_problem_of_many_tiles_or_few_steps_has_a_config_all_the_same(rung):
         (config,) = kernel.configs(asked)
         assert config.SPLIT_K == 2 and kernel.config_why_not(asked, config) is None
         assert not kernel.policy.suits(asked)
-    with pytest.raises(ValueError, match=r"K is 64; .* shares two steps of 64 or more"):
+    with pytest.raises(ValueError, match=r"K is 64; .* needs at least two steps of 64"):
         dispatch.choose(problem(64, 64, 64), rung)
 
 

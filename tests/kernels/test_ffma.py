@@ -122,7 +122,7 @@ def test_where_both_lie_along_k_one_may_be_copied_across():
     assert candidates.copies(odd)[0] == ["", "ab"] and odd.packed("ab").layout == "NN"
     choice = dispatch.choose(fp32(8192, 8192, 8192))
     assert choice.config.PACK == "b" and choice.problem.packed("b").layout == "NN"
-    assert "b, because FFMA is short of registers where both lie along K" in str(choice)
+    assert "b, because FFMA lacks registers if both are stored along K" in str(choice)
 
 
 @pytest.mark.host

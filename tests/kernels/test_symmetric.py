@@ -199,13 +199,13 @@ def test_what_is_not_symmetric_is_refused(more, sentence):
     a = operand(8, 6, FP32)
     with pytest.raises((TypeError, ValueError), match=sentence):
         tritemm.matmul(a, **{"other": a.mT, "symmetric": True} | more())
-    with pytest.raises(ValueError, match=r"input has shape \[8\]; a matrix, "):
+    with pytest.raises(ValueError, match=r"input has shape \[8\]; "):
         tritemm.syrk(a[:, 0])
 
 
 def test_rungs_that_compute_all_tiles_say_so():
     a = operand(32, 32, FP32)
-    with pytest.raises(ValueError, match="it computes all tiles of C, and C is symmetric"):
+    with pytest.raises(ValueError, match="it doesn't support a symmetric C"):
         tritemm.matmul(a, a.mT, symmetric=True, kernel="pipelined")
 
 

@@ -296,7 +296,7 @@ def test_an_inductor_that_is_not_known_is_told_of(monkeypatch, part):
 
     monkeypatch.setattr(f"torch._inductor.{part}", moved)
     monkeypatch.setattr(inductor, "_passes", [(("an operator",), print)])
-    with pytest.warns(UserWarning, match="doesn't know the Inductor of torch .*takes other"):
+    with pytest.warns(UserWarning, match="doesn't support the Inductor of torch .*takes other"):
         inductor.lower("an operator", "torch.add")
 
 

@@ -320,4 +320,4 @@ def test_restore_leaves_an_activation():
     model = nn.Sequential(tritemm.Linear(4, 4), tritemm.Linear(4, 4, activation="relu"))
     report = tritemm.nn.restore(model)
     assert [type(m) for m in model] == [nn.Linear, tritemm.Linear]
-    assert report.left[0].note == "nn.Linear has no activation, this one relu"
+    assert report.left[0].note == "nn.Linear has no activation, and this layer has relu"

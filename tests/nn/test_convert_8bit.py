@@ -73,7 +73,7 @@ def test_a_layer_that_was_converted_before():
     assert left.note.startswith("its weight is torch.int8; ") and layer.weight.dtype == torch.int8
     model = nn.Sequential(tritemm.Linear(4, 4, device=DEVICE), Float8Linear(4, 4, device=DEVICE))
     notes = [e.note for e in tritemm.convert(model, dtype="fp8").left]
-    assert notes[0] == "of tritemm.Linear; Float8Linear is for fp8"
+    assert notes[0] == "of tritemm.Linear; use Float8Linear for fp8"
     assert "Float8Linear is not nn.Linear" in notes[1]
 
 
@@ -183,8 +183,8 @@ def test_what_int8_leaves():
     model.wide = nn.Linear(8, 8, dtype=torch.float64, device=DEVICE)
     report = tritemm.convert(model, dtype="int8")
     assert {e.name: e.note.split(",")[0] for e in report.left} == {
-        "head": "int8 is for a Parameter that one nn.Linear alone has",
-        "pruned": "int8 is for a Parameter that one nn.Linear alone has",
+        "head": "int8 is for a Parameter of only one nn.Linear",
+        "pruned": "int8 is for a Parameter of only one nn.Linear",
         "wide": "its weight is torch.float64; torch.float16",
     }
     assert [e.name for e in report.changed] == ["first"] and model.first is model.second
@@ -245,5 +245,5 @@ def test_int8_takes_no_other_numbers():
 
 
 def test_another_type_is_refused():
-    with pytest.raises(ValueError, match="fp8 and int8 are"):
+    with pytest.raises(ValueError, match="one of fp8, int8"):
         tritemm.convert(small(), dtype="int4")

@@ -136,11 +136,11 @@ ERRORS = {
     "list": ({"topk_index": [0]}, TypeError, "topk_index must be Tensor, not list"),
     "word": ({"activation": "swish"}, ValueError, "one of relu, gelu, gelu_tanh, silu, or a func"),
     "flag": ({"interleaved": "no"}, TypeError, "interleaved must be True or False, not 'no'"),
-    "rows": ({"activation": lambda x: x[:1, :I]}, RuntimeError, r"gave shape \[1, 8\] of the"),
-    "more": ({"activation": lambda x: x[:, :I].repeat(2, 1)}, RuntimeError, r"gives \[6, 8\]"),
-    "half": ({"activation": torch.relu}, RuntimeError, r"gave shape \[6, 16\]"),
-    "double": ({"activation": lambda x: x[:, :I].double()}, RuntimeError, "gave torch.float64 on"),
-    "none": ({"activation": lambda x: None}, RuntimeError, "activation gave NoneType"),
+    "rows": ({"activation": lambda x: x[:1, :I]}, RuntimeError, r"returned shape \[1, 8\] for a"),
+    "more": ({"activation": lambda x: x[:, :I].repeat(2, 1)}, RuntimeError, r"return \[6, 8\]"),
+    "half": ({"activation": torch.relu}, RuntimeError, r"returned shape \[6, 16\]"),
+    "double": ({"activation": lambda x: x[:, :I].double()}, RuntimeError, " torch.float64 on"),
+    "none": ({"activation": lambda x: None}, RuntimeError, "activation returned NoneType"),
     "pairs": ({"activation": torch.relu, "interleaved": True}, ValueError, "a function pairs"),
 }  # fmt: skip
 
@@ -465,11 +465,11 @@ def test_parametrized_experts():
     assert "as it was" in {e.note for e in report.changed if e.name.endswith("experts")}
     assert model.config._experts_implementation == before
     left = {e.name: e.note for e in tritemm.convert(model).left}
-    assert left["model.layers.0.mlp.experts"] == "their weights are no parameters of their own"
+    assert left["model.layers.0.mlp.experts"] == "their weights are not parameters of the module"
 
 
 def test_experts_refuse_to_be_scripted():
-    with pytest.raises(RuntimeError, match="script can't compile Experts"):
+    with pytest.raises(RuntimeError, match="script can't compile tritemm's Experts"):
         torch.jit.script(tritemm.nn.Experts(E, H, I, device=DEVICE))
 
 

@@ -112,12 +112,12 @@ def in_blocks(weights):
 
 
 WRONG = {
-    "dtype": (refused(list, dtype="int8"), ValueError, "'int8' is unknown; fp8"),
-    "one": (refused(lambda w: (in_blocks(w)[0], w[1])), TypeError, "one is quantised"),
+    "dtype": (refused(list, dtype="int8"), ValueError, "'int8' is unknown; the only choice is"),
+    "one": (refused(lambda w: (in_blocks(w)[0], w[1])), TypeError, "isn't quantised"),
     "rows": (
-        refused(lambda w: [quantize(t) for t in w]), RuntimeError, "gate_up .* what quantize",
+        refused(lambda w: [quantize(t) for t in w]), RuntimeError, "gate_up .* result of quantize",
     ),
-    "precision": (refused(list, dtype="fp8", precision="tf32"), ValueError, "this is fp8"),
+    "precision": (refused(list, dtype="fp8", precision="tf32"), ValueError, "operands are fp8"),
     "scales": (
         refused(lambda w: [q._replace(scale=q.scale.double()) for q in in_blocks(w)]),
         RuntimeError, "its scale torch.float64",

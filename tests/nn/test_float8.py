@@ -293,7 +293,7 @@ def test_exported_and_traced(made):
     for traced in (exported, torch.jit.trace(model, (x,)), torch.fx.symbolic_trace(model)):
         assert same(step(model, x, traced), want)
         assert traced(x[:2]).shape == (2, 9)
-    with pytest.raises(RuntimeError, match="script can't compile Float8Linear"):
+    with pytest.raises(RuntimeError, match="script can't compile tritemm's Float8Linear"):
         torch.jit.script(model)
 
 
@@ -359,8 +359,8 @@ WRONG = {
     "features": (called(3, 15), RuntimeError, r"\[3, 15\] on .* \[8, 16\] on "),
     "devices": (called(3, 16, device="meta"), RuntimeError, "on meta, "),
     "types": (called(3, 16, dtype=torch.float64), NotImplementedError, "float64"),
-    "a recipe": (lambda: Float8Linear(8, 16, recipe="tensor"), ValueError, "; block and row"),
-    "a type": (lambda: Float8Linear(8, 16, grad_dtype=HALF), ValueError, "=torch.float16; block"),
+    "a recipe": (lambda: Float8Linear(8, 16, recipe="tensor"), ValueError, "; use block or row"),
+    "a type": (lambda: Float8Linear(8, 16, grad_dtype=HALF), ValueError, "=torch.float16; use"),
 }
 
 

@@ -292,7 +292,7 @@ WRONG = {
     "rows": (made((2, 3, 8, 64), (3, 8)), ValueError, r"uint8 \[2, 3, 8, 64\] and torch.fl"),
     "bytes": (made((1, 3, 8, 64), (3, 8), torch.int8), ValueError, "are torch.int8 "),
     "a type": (made((1, 3, 8, 64), (3, 8), dtype=WIDE), ValueError, "and torch.float32 "),
-    "inputs": (called(2, 64), RuntimeError, r"input has shape \[2, 64\], and the weight \[8, 128"),
+    "inputs": (called(2, 64), RuntimeError, r"input has shape \[2, 64\]; the weight has \[8, 128"),
     "two types": (
         called(2, 128, dtype=torch.half),
         RuntimeError,
@@ -300,31 +300,31 @@ WRONG = {
     ),
     "elements of integers": (
         lambda: Int4Weight.of(random(8, 128)).dequantize(torch.int8),
-        ValueError, "dtype is torch.int8; real floating",
+        ValueError, "dtype is torch.int8; it must be real",
     ),
     "an activation": (
         called(2, 128, activation="tanh"),
         ValueError,
         "activation='tanh' is unknown",
     ),
-    "an option": (called(2, 128, kernel="tma"), TypeError, "kernel can't be given with an Int4"),
-    "out": (called(2, 128, out=(2, 8)), TypeError, "out can't be given with an Int4Weight"),
-    "bias": (called(2, 128, bias=(7,)), RuntimeError, r"bias has shape \[7\]; \[8\] is"),
+    "an option": (called(2, 128, kernel="tma"), TypeError, "kernel don't go with an Int4"),
+    "out": (called(2, 128, out=(2, 8)), TypeError, "out don't go with an Int4Weight"),
+    "bias": (called(2, 128, bias=(7,)), RuntimeError, r"bias has shape \[7\]; it must be \[8\]"),
     "residual": (called(2, 128, residual=(3, 8)), RuntimeError, r"be broadcast to the result's, "),
     "a residual's type": (
         lambda: Int4Weight.of(random(8, 128))(random(2, 128), residual=random(2, 8).int()),
-        RuntimeError, "residual is torch.int32; of",
+        RuntimeError, "residual is torch.int32; with",
     ),
     "no residual": (called(2, 128, residual=[1.0]), TypeError, "residual must be Tensor, not list"),
     "no groups": (of(8, 128, 0), ValueError, "128 columns in groups of 0; K must be a"),
     "groups below": (of(8, 128, -128), ValueError, "128 columns in groups of -128; K must be a"),
-    "no rows": (of(0, 128, 128), ValueError, r"the weight has shape \[0, 128\]; it is \[N, K\]"),
+    "no rows": (of(0, 128, 128), ValueError, r"the weight has shape \[0, 128\], not \[N, K\]"),
     "one dimension": (
         lambda: Int4Weight.of(random(128)), ValueError, r"the weight has shape \[128\]",
     ),
-    "whole numbers": (lambda: Int4Weight.of(random(8, 128).int()), ValueError, "int32; real"),
-    "no scales": (made((1, 3, 8, 64), (0, 8)), ValueError, r"and torch.float16 \[0, 8\]: poss"),
-    "flat scales": (made((1, 3, 8, 64), (8,)), ValueError, r"and torch.float16 \[8\]: possible"),
+    "whole numbers": (lambda: Int4Weight.of(random(8, 128).int()), ValueError, "int32; it must be"),
+    "no scales": (made((1, 3, 8, 64), (0, 8)), ValueError, r"and torch.float16 \[0, 8\]; they"),
+    "flat scales": (made((1, 3, 8, 64), (8,)), ValueError, r"and torch.float16 \[8\]; they must"),
     "numbers": (
         lambda: Int4Weight.pack(torch.full((8, 128), 12)), ValueError, "from 12 to 12; -8 to 7",
     ),
@@ -333,7 +333,7 @@ WRONG = {
     ),
     "a wide scale": (
         lambda: Int4Weight.of(random(8, 128)).float()(random(2, 128).float()), RuntimeError,
-        "scale has become torch.float32; 16 bits",
+        "scale has become torch.float32, not 16-bit",
     ),
 }  # fmt: skip
 

@@ -83,7 +83,7 @@ def test_weights_on_the_cpu_are_not_packed(monkeypatch):
     twin.load_state_dict(model.state_dict())
     report = tritemm.convert(model)
     if DEVICE == "cpu":
-        assert report.left[0].note.endswith("weights are on the cpu, where that gains nothing")
+        assert report.left[0].note.endswith("weights are on the cpu, where packing gains nothing")
     model.cpu()
     assert not together(*model.projections)
     state, theirs = model.state_dict(), twin.cpu().state_dict()

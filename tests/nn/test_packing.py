@@ -301,7 +301,7 @@ def odd(model):
 
 
 SHARED = "another tensor shares a weight's memory"
-NOT_TORCHS = "a weight lies in memory that is not torch's"
+NOT_TORCHS = "a weight is in memory that torch doesn't own"
 NO_PARAMETER = "a weight is not a Parameter of its layer"
 NOT_CONTIGUOUS = "a weight is not contiguous"
 LEFT = {
@@ -332,13 +332,13 @@ LEFT = {
         lambda m: setattr(m, "k_proj", nn.Linear(12, 8, bias=False, device=DEVICE)),
         "shapes are (16,), (12,) and (16,)",
     ),
-    "odd": (odd, "at no multiple of 16"),
+    "odd": (odd, "not a multiple of 16"),
     "parametrized": (lambda m: prune.identity(m.k_proj, "weight"), NO_PARAMETER),
     "parametrized, with biases": (
         lambda m: prune.identity(biased(m).k_proj, "weight"),
         NO_PARAMETER,
     ),
-    "biases are numbers": (lambda m: biased(m, (0, 1, 2)), "its biases are numbers"),
+    "biases are numbers": (lambda m: biased(m, (0, 1, 2)), "its biases are scalars"),
     "one bias is a number": (lambda m: biased(m, (1,)), "shapes are (), a number and ()"),
     "in another module": (elsewhere, "another module has one of its weights"),
     "packed with others": (anothers, "one of them is packed with others"),

@@ -124,7 +124,7 @@ def test_launcher_in_python_is_refused():
 def test_names_that_cannot_be_settled_are_told_of(monkeypatch):
     monkeypatch.setattr(triton_private, "_needs_settling", lambda: True)
     builtin = types.SimpleNamespace(hash=None, fn=print)
-    with pytest.warns(UserWarning, match="not settled .*not a Python function"):
+    with pytest.warns(UserWarning, match="can't fix the kernels' names .*not a Python function"):
         triton_private.settle(builtin)
 
 

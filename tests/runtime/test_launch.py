@@ -330,7 +330,7 @@ def test_an_odd_number_of_columns_has_no_pairs():
         b.requires_grad_(needs_grad)
         for _ in range(2):
             tritemm.matmul(a, b)
-        with pytest.raises(RuntimeError, match="has 3 columns; a gated activation takes pairs"):
+        with pytest.raises(RuntimeError, match="has 3 columns; a gated activation needs"):
             tritemm.matmul(a, b, activation="swiglu")
 
 

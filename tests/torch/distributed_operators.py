@@ -316,7 +316,7 @@ def check_bits_of_any_number(mesh):
         assert torch.equal(got, alone.to(dtype))
         assert torch.equal(tritemm.row_parallel_linear(mine[0][2:3], mine[1], bias), got[2:3])
         if n > 1:
-            with pytest.raises(RuntimeError, match="leave create_graph out"):
+            with pytest.raises(RuntimeError, match="omit create_graph"):
                 torch.autograd.grad(got.sum(), mine, create_graph=True)
         got.sum().backward()
         ones = torch.ones_like(got)

@@ -129,7 +129,7 @@ def test_what_returns_before_it_runs_is_not_decorated():
 
     for function in (steps, step):
         for decorator in (tritemm.enabled(), tritemm.set_batch_invariant_mode()):
-            with pytest.raises(TypeError, match="by `with`"):
+            with pytest.raises(TypeError, match="`with`"):
                 decorator(function)
 
 

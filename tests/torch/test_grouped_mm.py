@@ -219,8 +219,8 @@ def refusals():
         "offs": offs, "activation": "swiglu",
     }  # fmt: skip
     yield ValueError, "no rung is called", (x, w), {"offs": offs, "kernel": "none"}
-    yield ValueError, "all of one size", (x, w), {"offs": offs, "kernel": "tiled"}
-    yield ValueError, "alpha is -inf; here it must", (x, w), {"offs": offs, "alpha": -math.inf}
+    yield ValueError, "all have one size", (x, w), {"offs": offs, "kernel": "tiled"}
+    yield ValueError, "alpha is -inf; it must", (x, w), {"offs": offs, "alpha": -math.inf}
     yield ValueError, "alpha is nan", (w, w.mT), {"alpha": math.nan}
     yield RuntimeError, "int64 without", (x.char(), w.char()), {"offs": offs, "alpha": 2**70}
     yield ValueError, "int8", (x.char(), w.char()), {"offs": offs, "alpha": 0.5}

@@ -86,8 +86,8 @@ def test_without_triton(platform, fix, python, tmp_path):
         ("import _no_such_library", "and triton can't be imported here: No module named"),
         ("raise ImportError('libz.so: no such file')", "imported here: libz.so: no such file"),
         ("raise OSError('libz.so: no such file')", "imported here: libz.so: no such file"),
-        ("", "__init__.py is imported in its place: start Python in another folder"),
-        (None, "is imported in its place: start Python in another folder"),
+        ("", "__init__.py is imported instead: start Python in another folder"),
+        (None, "is imported instead: start Python in another folder"),
     ],
     ids=("old", "incomplete", "broken", "broken otherwise", "file", "folder"),
 )
@@ -143,7 +143,7 @@ def amd(monkeypatch):
     problem.device._cuda_device.cache_clear()
 
 
-TOLD = "tritemm's kernels are for NVIDIA GPUs, and cuda:0 is AMD's AMD Instinct MI300X; multiply by"
+TOLD = "tritemm's kernels are for NVIDIA GPUs, and cuda:0 is AMD's AMD Instinct MI300X; use"
 
 
 def test_a_gpu_of_amd(amd, capsys):
@@ -241,7 +241,7 @@ class TestTheInterpreterIsSlow:
     @pytest.mark.parametrize("call", [tritemm.matmul, torch.mm])
     def test_a_large_product(self, call):
         a = torch.zeros(1024, 1024)
-        told = r"1024 x 1024 x 1024 NN.* takes about [\d.]+ s\. .*tritemm\.enable"
+        told = r"1024 x 1024 x 1024 NN.* takes about [\d.]+ s\. .*tritemm\.disable"
         with pytest.warns(UserWarning, match=told), tritemm.enabled():
             call(a, a)
         with warnings.catch_warnings():
@@ -277,7 +277,7 @@ def test_two_copies_in_one_process(python, tmp_path):
     status, out, errors = python("-c", SECOND, str(other))
     assert status == 0, errors
     assert f"{ROOT / 'tritemm' / 'op' / 'gemm.py'} has registered its operators, and {other}" in out
-    assert "Import one of the two" in out
+    assert "Import only one of the two" in out
 
 
 IN_THE_INTERPRETER = {

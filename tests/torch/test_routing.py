@@ -235,7 +235,7 @@ def test_what_falls_back_and_why():
     calls = {
         "complex64 operands": lambda: torch.mm(a + 1j, a + 1j),
         "operands of two types": lambda: torch.mm(a, a.double()),
-        "shapes that are torch's to judge": lambda: torch.bmm(a[None], a.expand(2, 4, 4)),
+        "shapes left to torch": lambda: torch.bmm(a[None], a.expand(2, 4, 4)),
         "an out of another type or device": lambda: torch.mm(a, a, out=out.double()),
         "an out that overlaps itself": lambda: torch.mm(a, a, out=out[:1].expand(4, 4)),
         "input of another type or device": lambda: torch.addmm(a.double(), a, a),

@@ -170,7 +170,7 @@ def test_errors(args, options, error, said):
 
 def test_int8_has_no_blocks():
     a, b, _, args = called(16, 16, 256, ("block", "block"), (INT8, INT8))
-    with pytest.raises(ValueError, match="int8 operands are of all of K"):
+    with pytest.raises(ValueError, match="int8 operands cover all of K"):
         tritemm.scaled_mm(a, b, *args)
 
 

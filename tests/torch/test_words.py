@@ -96,8 +96,8 @@ def test_only_names_that_the_function_has(call, fault, which):
         ),
         (lambda x: tritemm.warmup(nn.Linear(4, 4)), "^warmup takes a list .*, not Linear$"),
         (lambda x: tritemm.warmup(x), "^warmup takes a list .*, not Tensor$"),
-        (lambda x: tritemm.warmup((64, 64, 64)), "^64 is no problem; warmup takes a list of"),
-        (lambda x: tritemm.warmup("NT"), "^'N' is no problem; warmup takes a list of"),
+        (lambda x: tritemm.warmup((64, 64, 64)), "^64 is not a problem; warmup takes a list of"),
+        (lambda x: tritemm.warmup("NT"), "^'N' is not a problem; warmup takes a list of"),
         (
             lambda x: tritemm.warmup([(4, 4, 4)], layout="nt"),
             "^layout='nt' is unknown; one of NN, ",

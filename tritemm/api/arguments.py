@@ -1,4 +1,4 @@
-"""What callers give: operands, `out` and options, checked as torch checks them."""
+"""Callers' operands, `out` and options, checked as torch checks them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..spec import Kernel
 
 
 class Options(TypedDict, total=False):
-    """What a function hands on to `matmul`."""
+    """The options that a function passes on to `matmul`."""
 
     kernel: Rung | Kernel
     config: Config | Mapping | None
@@ -35,16 +35,16 @@ OPTIONS = tuple(Options.__annotations__)
 
 
 def without_tensors(function: Callable, *args, **named):
-    """What a call means whose first arguments, those given by place, are not all tensors.
+    """The result of a call whose first arguments, those passed by position, aren't all tensors.
 
-    That is for torch's protocol to say, by which the Proxies of `torch.fx` make it a node of their
-    graph; or else torch's error.
+    torch's override protocol decides it: `torch.fx` records its Proxies as a node of its graph.
+    Where no override exists, torch's error is raised.
     """
     if has_torch_function(args):
         return handle_torch_function(function, args, *args, **named)
     names = inspect.signature(function).parameters
     _check_tensors(function.__name__, zip(names, args, strict=False))
-    raise AssertionError("all of them are tensors")
+    raise AssertionError("every argument is a tensor")
 
 
 @unframed
@@ -61,8 +61,8 @@ def _check_tensors(function: str, named: Iterable[tuple[str, object]]) -> None:
 def operands(input, other, out, asked: tuple, function="matmul", compiled=False):
     """Both operands with at least two dimensions, and the operator's options; or an error.
 
-    `asked`: the word of a kernel, precision, accumulator and result type. `function` is who calls
-    its operands input and other; in `compiled` code that may be any.
+    `asked`: kernel, precision, accumulator and result type, as the caller passed them. `function`
+    names its operands input and other in messages; `compiled` code may come from any function.
     """
     compiled = compiled or is_dynamo_compiling()
     names = ("the first operand", "the second") if compiled else ("input", "other")
@@ -76,7 +76,7 @@ def operands(input, other, out, asked: tuple, function="matmul", compiled=False)
 
 @unframed
 def checked_options(asked: tuple, dtype: torch.dtype) -> tuple:
-    """The operator's options of what is `asked` of operands of this type, as `operands` has it."""
+    """`asked` (see `operands`) as the operator's options for operands of this type; or an error."""
     word, precision, accumulate, out_dtype = asked
     name = word.partition("/")[0]
     if name != "auto":
@@ -89,10 +89,10 @@ def checked_options(asked: tuple, dtype: torch.dtype) -> tuple:
 def pair(
     function: str, names: tuple[str, str], x, y, *, cast: bool = True, axis: int | None = -2
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both operands, with `cast` as they are under autocast; or an error.
+    """Both operands, cast as autocast casts them if `cast`; or an error.
 
-    `function` and `names` are what the caller wrote. K is the last dimension of `x`, and that of
-    `y` at this `axis`, its only one if it has one; None: of neither.
+    Messages use `function` and `names`. K is the last dimension of `x` and dimension `axis` of `y`,
+    or the only one of a 1-D `y`; with `axis` None, K isn't checked.
     """
     _check_tensors(function, zip(names, (x, y), strict=True))
     if cast:
@@ -139,7 +139,7 @@ def pair(
 
 @unframed
 def check_options(function: Callable, options: Mapping, known: Collection[str] = OPTIONS) -> None:
-    """TypeError for one that `function` doesn't have, whose parameters don't name those `known`."""
+    """TypeError for an option that is neither in `known` nor a parameter of `function`."""
     for name in options:
         if name not in known:
             able = dict.fromkeys([*(function.__kwdefaults__ or ()), *known])
@@ -164,7 +164,7 @@ def autocast(tensor):
 
 @unframed
 def check_dense(name: str, tensor: torch.Tensor) -> None:
-    """Refuse what has no strides, which nested tensors deny even to who asks for their shape."""
+    """Refuse a tensor without strides, such as a nested one, whose shape can't even be read."""
     if tensor.is_nested:
         raise NotImplementedError(
             f"tritemm multiplies dense tensors; {name} is nested. Use .to_padded_tensor(0)"

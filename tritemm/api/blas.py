@@ -1,4 +1,4 @@
-"""Products with what follows them, by torch's names: `linear`, `addmm`, `baddbmm`, `mv`."""
+"""Products and what follows them, under torch's names: `linear`, `addmm`, `baddbmm`, `mv`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .arguments import Options, check_options, pair, without_tensors
 from .epilogue import attends, check_added, factor
 from .matmul import DEFAULTS, matmul
 
-#: What `linear` asks of `matmul` without any option: kernel, config and so on, as that has them.
+#: The options that `linear` passes to `matmul` if the caller gives none.
 _ASKED = tuple(DEFAULTS[name] for name in Options.__annotations__)
 
 
@@ -33,28 +33,29 @@ def linear(
 ) -> torch.Tensor:
     """activation(input @ weight.mT + bias) + residual.
 
-    In one kernel; a gated activation's too where that is faster, else torch's follow the product.
+    One kernel computes all of it. A gated activation is included where that is faster; otherwise
+    torch's kernels compute it after the product.
 
     Args:
         input: [..., in_features].
-        weight: [out_features, in_features], or [in_features]: then the result has one dimension
-            less. Or a `tritemm.nn.Int4Weight`: with it, no `out` and no options, and a bias of
-            [out_features].
-        bias: [out_features], with a gated activation as many as the weight has rows; or [] or [1].
-        activation: "relu", "gelu" (by the error function), "gelu_tanh", "silu"; or a gated one,
-            "swiglu", silu(gate) * up, or "geglu", gelu(gate) * up, of a weight whose first half of
-            rows is the gate's and whose second half is up's: the result has half of its rows.
+        weight: [out_features, in_features], or [in_features], which drops the result's last
+            dimension. Or a `tritemm.nn.Int4Weight`, with a bias of [out_features] and without
+            `out` and options.
+        bias: one element for each row of the weight; or one number, [] or [1].
+        activation: "relu", "gelu" (by the error function), "gelu_tanh", "silu"; or gated:
+            "swiglu", silu(gate) * up, or "geglu", gelu(gate) * up. The first half of the weight's
+            rows gives gate and the second half up; the result has half as many columns.
         residual: broadcastable to the result's shape.
-        out: as of `matmul`.
-        options: `kernel`, `config`, `batch_invariant`, `precision`, `accumulate`, `out_dtype`, as
-            of `matmul`.
+        out: see `matmul`.
+        options: `kernel`, `config`, `batch_invariant`, `precision`, `accumulate`, `out_dtype`; see
+            `matmul`.
 
     Returns:
         [..., out_features].
 
-    Where a gradient is recorded, backward keeps what torch's own linear and activation keep: input,
-    weight, and the activation's argument, which the kernel then stores.
-    Raises what `matmul` raises.
+    If a gradient is recorded, backward keeps what torch's linear and activation keep: the input,
+    the weight, and the activation's argument, which the kernel then stores as well.
+    Raises the errors of `matmul`.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -69,7 +70,7 @@ def linear(
     if not isinstance(weight, torch.Tensor):
         if getattr(type(weight), "multiplies_by_itself", False):  # an Int4Weight
             if given := [*options, *["out"] * (out is not None)]:
-                raise TypeError(f"linear(): {', '.join(given)} can't be given with an Int4Weight")
+                raise TypeError(f"linear(): {', '.join(given)} don't go with an Int4Weight")
             return weight(input, bias, activation=activation, residual=residual)
         return without_tensors(
             linear, input, weight, bias,
@@ -106,9 +107,9 @@ def linear(
 
 @untraced
 def again(input, weight, bias) -> torch.Tensor | None:
-    """`linear(input, weight, bias)` of a kind that was multiplied before; None of any other.
+    """`linear(input, weight, bias)` of a kind that was multiplied before; None for any other.
 
-    Where nothing is recorded, the kind is known by the weight itself, of which no view is made.
+    If no gradient is recorded, the weight itself identifies the kind, and no view is made.
     Not for compiled code.
     """
     if (found := _as_known(input, weight, bias)) is None:
@@ -123,11 +124,11 @@ def again(input, weight, bias) -> torch.Tensor | None:
 
 @untraced
 def _learn(input, weight, other, bias) -> None:
-    """Let a kind that was multiplied, `other` being a view of the weight, be known by that too."""
+    """Record a kind that was just multiplied; `other` is a view of the weight."""
     if (found := _as_known(input, weight, bias)) is None:
         return
     options, then = found
-    with contextlib.suppress(RuntimeError):  # of what has no memory
+    with contextlib.suppress(RuntimeError):  # raised by tensors without memory
         kind = fast_path.KNOWN.get(fast_path.kind_of(input, other, None, options, then)[0])
         if kind is not None and kind.launches is not None:
             key, _ = fast_path.kind_of(input, weight, None, (*options, _ASKED), then)
@@ -135,7 +136,7 @@ def _learn(input, weight, other, bias) -> None:
 
 
 def _as_known(input, weight, bias) -> tuple[tuple, EpilogueInputs] | None:
-    """The operator's options and what follows the product, where its kind may be known."""
+    """The operator's options and the epilogue's inputs, if the kind of the call may be known."""
     if not fast_path.AVAILABLE or not fast_path.usual(input, weight, None):
         return None
     options = fast_path.OPTIONS.get((_ASKED, input.dtype))
@@ -143,7 +144,7 @@ def _as_known(input, weight, bias) -> tuple[tuple, EpilogueInputs] | None:
         return None
     try:
         then = NOTHING if bias is None else EpilogueInputs.made(input, weight, bias, None)
-    except RuntimeError:  # what has no memory
+    except RuntimeError:  # a tensor without memory
         return None
     return options, then
 
@@ -158,9 +159,9 @@ def addmm(
     out: torch.Tensor | None = None,
     **options: Unpack[Options],
 ) -> torch.Tensor:
-    """beta * input + alpha * mat1 @ mat2, as `torch.addmm`; [M, N] of [M, K] and [K, N].
+    """beta * input + alpha * mat1 @ mat2, as `torch.addmm`; [M, K] and [K, N] give [M, N].
 
-    `input` is broadcastable to [M, N], and not read where `beta` is 0. `options`: `matmul`'s.
+    `input` is broadcastable to [M, N]; it isn't read if `beta` is 0. `options`: see `matmul`.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -183,7 +184,7 @@ def baddbmm(
 ) -> torch.Tensor:
     """beta * input + alpha * batch1 @ batch2, as `torch.baddbmm`; [B, M, N].
 
-    `input` is broadcastable to that, and not read where `beta` is 0. `options`: those of `matmul`.
+    `input` is broadcastable to the result; it isn't read if `beta` is 0. `options`: see `matmul`.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -201,7 +202,7 @@ def mv(
     out: torch.Tensor | None = None,
     **options: Unpack[Options],
 ) -> torch.Tensor:
-    """The product of a matrix [M, K] and a vector [K], as `torch.mv`. `options`: `matmul`'s.
+    """The product of a matrix [M, K] and a vector [K], as `torch.mv`. `options`: see `matmul`.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -220,7 +221,7 @@ def mv(
         raise
 
 
-#: What may be given beside what torch's functions take.
+#: The options of the functions below, in addition to torch's arguments.
 _OPTIONS = [n for n in DEFAULTS if n not in ("out", "alpha", "beta", "residual")]
 
 
@@ -252,7 +253,7 @@ def _added(function, dims, input, x, y, beta, alpha, out, options) -> torch.Tens
 
 
 def _unread(name, input, x, y) -> None:
-    """Refuse an `input` that counts for nothing where torch does: its shape, on some devices."""
+    """Refuse an unread `input` where torch does: some devices check its shape all the same."""
     if not expands(input.shape, (*x.shape[:-1], y.shape[-1])):
         shapes = input.shape, (*x.shape[:-1], 0), (*y.shape[:-2], 0, y.shape[-1])
         getattr(torch, name)(*(torch.empty(shape, device=x.device) for shape in shapes), beta=0)

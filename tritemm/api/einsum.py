@@ -1,4 +1,4 @@
-"""`einsum` of two tensors as one product of views; nothing is copied where strides allow."""
+"""`einsum` of two tensors as one product of views; nothing is copied if the strides allow that."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def einsum(
 ) -> torch.Tensor:
     """`torch.einsum` of two tensors.
 
-    Letters that both have and the result lacks are K, those that all three have are batches. Of
-    several letters that only one tensor has, those that don't lie in one piece become batches,
-    along which the other is broadcast: only a K of several letters that don't is copied.
+    Letters that both tensors have and the result lacks form K; letters that all three have are
+    batches. If a tensor's strides can't merge its own letters into one dimension, some become
+    batches too, along which the other is broadcast. Only a K that can't be merged is copied.
 
     Args:
-        equation: as of `torch.einsum`, with or without "->" and "...".
+        equation: see `torch.einsum`; with or without "->" and "...".
         a, b: of one type and device.
-        options: `kernel`, `batch_invariant`, `precision`, `accumulate`, `out_dtype` as of `matmul`.
+        options: `kernel`, `batch_invariant`, `precision`, `accumulate`, `out_dtype`; see `matmul`.
 
-    Raises what `torch.einsum` and `matmul` raise.
+    Raises the errors of `torch.einsum` and `matmul`.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -39,13 +39,13 @@ def einsum(
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
         return without_tensors(einsum, equation, a, b, **options)
     check_options(einsum, options)
-    # Dynamo would go round the cache as well, and warn of it.
+    # Dynamo would bypass the cache as well, and warn.
     read = _form.__wrapped__ if is_dynamo_compiling() else _form
     form = read(equation, a.dim(), b.dim())
     try:
         if a.dtype != torch.int8 or not form.alone:
             return _product(form, a, b, options)
-        # Sums of int8 may be no int8: those of the product are taken, in its own type.
+        # A sum of int8 may not fit int8, so the product's own result type is kept.
         whole = Form.of(form.a, form.b, form.result + form.alone)
         result = _product(whole, a, b, options)
         return result.sum([*range(-len(form.alone), 0)], dtype=result.dtype)
@@ -58,7 +58,7 @@ def _product(form: Form, a, b, options: Options) -> torch.Tensor:
     a, b, sizes = _alike(form, a, b)
     x, rows, above = _view(a, form.a, form.batch, form.rows, form.terms)
     y, columns, beside = _view(b, form.b, form.batch, form.columns, form.terms)
-    # [batch, rows that lie apart, columns that lie apart, rows, columns]
+    # [batch, rows that can't be merged, columns that can't be merged, rows, columns]
     for _ in beside:
         x = x.unsqueeze(-3)
     y = y.reshape(*y.shape[: len(form.batch)], *[1] * len(above), *y.shape[len(form.batch) :])
@@ -69,7 +69,7 @@ def _product(form: Form, a, b, options: Options) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """The letters of both tensors and the result, and what each is to the product."""
+    """The letters of both tensors and of the result, and the role of each in the product."""
 
     a: str
     b: str
@@ -93,13 +93,13 @@ class Form:
 
 
 def _of(letters: str, wanted) -> str:
-    """Those that are wanted, each once."""
+    """The letters in `wanted`, each once."""
     return "".join(i for i in dict.fromkeys(letters) if wanted(i))
 
 
 @functools.lru_cache
 def _form(equation: str, a_dims: int, b_dims: int) -> Form:
-    """Form of an equation that torch accepts for tensors of so many dimensions; or its error."""
+    """Form of an equation that torch accepts for tensors of these dimensions; or its error."""
     torch.einsum(equation, torch.ones([1] * a_dims), torch.ones([1] * b_dims))
     left, arrow, right = equation.replace(" ", "").partition("->")
     a, b = left.split(",")
@@ -114,12 +114,12 @@ def _form(equation: str, a_dims: int, b_dims: int) -> Form:
     return Form.of(a, b, right.replace("...", max(first, second, key=len)))
 
 
-#: Letters that no equation has, more than a tensor has dimensions.
+#: Letters for "...": more than a tensor has dimensions, and none that an equation may use.
 _DOTS = "".join(map(chr, range(0x100, 0x200)))
 
 
 def _alike(form: Form, a, b) -> tuple[torch.Tensor, torch.Tensor, dict[str, int]]:
-    """Both with one size for each letter, and these; torch's error where they have two."""
+    """Both tensors with one size per letter, and the sizes; torch's error if sizes contradict."""
     sizes: dict[str, int] = {}
     for letters, t in ((form.a, a), (form.b, b)):
         own: dict[str, int] = {}
@@ -141,7 +141,7 @@ def _alike(form: Form, a, b) -> tuple[torch.Tensor, torch.Tensor, dict[str, int]
 
 
 def _view(t, letters: str, batch: str, free: str, terms: str) -> tuple[torch.Tensor, str, str]:
-    """`t` as [batch, free letters that lie apart, free, terms], and which free letters lie so."""
+    """`t` as [batch, unmergeable free letters, free, terms], and which free letters those are."""
     for letter in sorted({i for i in letters if letters.count(i) > 1}):  # a diagonal
         while letters.count(letter) > 1:
             i, j = letters.index(letter), letters.rindex(letter)
@@ -151,10 +151,10 @@ def _view(t, letters: str, batch: str, free: str, terms: str) -> tuple[torch.Ten
     if alone:
         t = t.sum(alone)
         letters = "".join(i for i in letters if i in batch + free + terms)
-    # The largest strides first, so that what can be one axis is.
+    # Largest strides first, so that adjacent letters can merge into one axis.
     strides = dict(zip(letters, t.stride(), strict=True))
     order: list[str] = []
-    for letter in free:  # Dynamo sorts no symbols
+    for letter in free:  # Dynamo can't sort symbols
         order.insert(sum(1 for i in order if strides[i] >= strides[letter]), letter)
     t = t.permute([letters.index(i) for i in (*batch, *order, *terms)])
     first = end = len(batch + free)
@@ -162,7 +162,7 @@ def _view(t, letters: str, batch: str, free: str, terms: str) -> tuple[torch.Ten
         size, step = t.shape[first - 1], t.stride(first - 1)
         whole = first == end or known(step == t.shape[first] * t.stride(first))
         if not (whole or known(size == 1)):
-            break  # it is not known to lie in one piece with those behind it
+            break  # not known to merge with the letters after it
         first -= 1
     t = t.flatten(first, end - 1) if end > first else t.unsqueeze(first)
     t = t.flatten(first + 1) if terms else t.unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""What callers give of an epilogue, checked: activation, factors, bias, residual."""
+"""Checks callers' arguments for the epilogue: activation, factors, bias, residual."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ..runtime.sizes import expands, fits, holds
 from .arguments import autocast, check_dense
 from .result import raised
 
-#: What a bias or a residual of floating-point operands may be.
+#: Types that a bias or a residual of floating-point operands may have.
 ADDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-#: The types of what most callers give as a factor.
+#: The types of nearly all factors.
 NUMBERS = (int, float)
-#: Those that torch's operators take as they are.
+#: Factors that torch's operators take as they are.
 _SIMPLE = (*NUMBERS, torch.SymInt, torch.SymFloat)
-#: Those of all that can be one.
+#: All types that a factor may have.
 _REAL = (*_SIMPLE, numbers.Real)
 
 
 def checked(given: tuple | None, a, b, input, other, out) -> tuple[tuple[int, ...], EpilogueInputs]:
-    """The result's shape, and what the operator is given to follow a @ b; or an error.
+    """The result's shape, and the epilogue's inputs as the operator takes them; or an error.
 
     `given`: bias, activation, residual, alpha, beta and symmetric as `matmul` takes them, or None
-    if nothing follows. `a` and `b` are `input` and `other` with two dimensions or more.
+    if there is no epilogue. `a` and `b` are `input` and `other` with two dimensions or more.
     """
     if given is None:
         return _shape(a, b, input, other), NOTHING
@@ -46,7 +46,7 @@ def checked(given: tuple | None, a, b, input, other, out) -> tuple[tuple[int, ..
         beta = 1
     elif residual is None and out is None:
         raise ValueError(
-            "beta= is the factor of residual=, or of what out= holds; give one of them"
+            "beta= is the factor of residual=, or of what out= holds; pass one of these"
         )
     elif onto:
         residual = out
@@ -56,26 +56,26 @@ def checked(given: tuple | None, a, b, input, other, out) -> tuple[tuple[int, ..
         bias = _of_columns(autocast(bias) if out is None else bias, b.shape[-1])
     if onto and not fits(residual.shape, shape):
         raise RuntimeError(
-            f"out has shape {list(residual.shape)} and the result {list(shape)}; what is added to "
-            "must have the result's shape"
+            f"out has shape {list(residual.shape)} and the result {list(shape)}; to add "
+            "to out, it must have the result's shape"
         )
     if residual is not None:
         check_added("residual", residual, input, shape, any_type=beta == 0)
         if 1 in (input.dim(), other.dim()):
             residual = raised(residual.expand(shape), input, other)
     if beta == 0 and not (residual is None or attends(residual)):
-        residual = None  # its values, NaN among them, are not read
+        residual = None  # with beta=0 its values, even NaN, are not read
     return shape, EpilogueInputs(bias, residual, activation, float(alpha), float(beta), symmetric)
 
 
 def _shape(a, b, input, other, activation: str = "") -> tuple[int, ...]:
-    """Shape of the result of a @ b, without the dimensions that 1-D operands were given."""
+    """Shape of the result of a @ b, without the dimensions added to 1-D operands."""
     *batch, m, n = result_shape(a, b, activation)
     return (*batch, *([] if input.dim() == 1 else [m]), *([] if other.dim() == 1 else [n]))
 
 
 def check_symmetric(symmetric, shape: tuple[int, ...], bias, activation: str) -> None:
-    """Refuse what is no flag, and if it is set, what makes a result of this shape unsymmetric."""
+    """Refuse a value that is no flag, and with True, whatever makes the result unsymmetric."""
     check_flag("symmetric", symmetric)
     if not symmetric:
         return
@@ -90,20 +90,20 @@ def check_symmetric(symmetric, shape: tuple[int, ...], bias, activation: str) ->
 
 
 def _of_columns(bias, columns: int) -> torch.Tensor:
-    """The bias for each of the product's columns; or an error."""
+    """The bias with one element for each of the product's columns; or an error."""
     if fits(bias.shape, (columns,)):
         return bias
     if not expands(bias.shape, (columns,)):
         raise RuntimeError(
-            f"bias has shape {list(bias.shape)}; the result has {columns} columns, and a bias "
-            f"of [{columns}] or of one number, [] or [1], is possible. What has rows of its "
-            "own is a residual"
+            f"bias has shape {list(bias.shape)}; the result has {columns} columns, so a bias "
+            f"must be [{columns}], [] or [1]. Pass a tensor with rows of its "
+            "own as residual="
         )
     return bias.expand(columns)
 
 
 def check_added(name: str, tensor, input, shape, any_type: bool = False) -> None:
-    """Refuse a tensor that can't be added to a result of this shape, of operands like `input`."""
+    """Refuse a tensor that can't be added to a result of this shape with operands like `input`."""
     check_kind(name, tensor, input, any_type)
     if not expands(tensor.shape, shape):
         raise RuntimeError(
@@ -113,7 +113,7 @@ def check_added(name: str, tensor, input, shape, any_type: bool = False) -> None
 
 
 def check_kind(name: str, tensor, input, any_type: bool = False) -> None:
-    """Refuse what is no tensor, or can't be added to a product of operands like `input`."""
+    """Refuse what is no tensor, or can't be added to a product with operands like `input`."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} must be Tensor, not {type(tensor).__name__}")
     check_dense(name, tensor)
@@ -127,13 +127,13 @@ def check_kind(name: str, tensor, input, any_type: bool = False) -> None:
     able = ADDED if input.dtype.is_floating_point else (torch.int32,)
     if tensor.dtype not in able:
         names = ", ".join(str(dtype) for dtype in able)
-        raise RuntimeError(f"{name} is {tensor.dtype}; of {input.dtype} operands it may be {names}")
+        raise RuntimeError(f"{name} is {tensor.dtype}; with {input.dtype} operands use {names}")
 
 
 def unchecked(given: tuple, a, b, out) -> tuple[EpilogueInputs, torch.Tensor, torch.Tensor] | None:
-    """The same of a call whose kind decides the rest, with bias and residual as they are given.
+    """What `checked` returns, for a call whose kind settles all checks but those made here.
 
-    None where `checked` must look at it. What is no part of the kind is looked at here.
+    Bias and residual stay as the caller passed them. None where `checked` must look at the call.
     """
     bias, activation, residual, alpha, beta, symmetric = given
     if symmetric is not False and (
@@ -158,7 +158,7 @@ def unchecked(given: tuple, a, b, out) -> tuple[EpilogueInputs, torch.Tensor, to
         return None
     try:
         then = EpilogueInputs.made(a, b, bias, residual, activation or "", alpha, beta, symmetric)
-    except (IndexError, OverflowError, RuntimeError, TypeError):  # what doesn't fit, or is none
+    except (IndexError, OverflowError, RuntimeError, TypeError):  # a misfit, or no tensor
         return None
     return then, bias, residual
 
@@ -168,21 +168,21 @@ def _is_activation(name) -> bool:
 
 
 def activation_of(name: str | None, b: torch.Tensor) -> str:
-    """The word for what follows a product by `b`; or an error."""
+    """The name of the epilogue's activation for a product by `b`, "" if none; or an error."""
     name = "" if name is None else name
     if not _is_activation(name):
         known = ", ".join([*filter(None, ACTIVATIONS), *GATED])
         raise ValueError(f"activation={name!r} is unknown; one of {known}")
     if name in GATED and not holds(b.shape[-1] % 2 == 0):
         raise RuntimeError(
-            f"the product has {b.shape[-1]} columns; a gated activation takes pairs of one of the "
-            "first half and one of the second"
+            f"the product has {b.shape[-1]} columns; a gated activation needs an even number: the "
+            "first half is the gate, the second half up"
         )
     return name
 
 
 def factor(name: str, value) -> Any:
-    """The number that a caller gives as `name`, alpha or beta; or an error."""
+    """The number that a caller passed as `name`, alpha or beta; or an error."""
     is_tensor = isinstance(value, torch.Tensor)
     if is_tensor and (value.dim() or value.requires_grad):
         kind = "that requires grad" if value.requires_grad else f"of shape {list(value.shape)}"
@@ -200,7 +200,7 @@ def factor(name: str, value) -> Any:
 
 
 def attends(residual: torch.Tensor) -> bool:
-    """Whether a residual whose factor is 0 counts all the same: it gets a gradient of zeros then,
-    or its class sees the call.
+    """Whether a residual whose factor is 0 matters all the same: because it gets a gradient of
+    zeros, or because its class overrides torch's functions.
     """
     return residual.requires_grad or type(residual) not in fast_path.PLAIN

@@ -31,22 +31,21 @@ def explain(
     use_fast_accum: bool = False,
     **options: Unpack[Options],
 ) -> dispatch.Choice:
-    """What `matmul`, or with `scales` `scaled_mm`, would run for these arguments, and why.
+    """What `matmul`, or `scaled_mm` if `scales` are given, would run for these arguments, and why.
 
-    Nothing is launched.
+    Nothing is launched. Prints as a few lines: kernel, config, why, which operands are packed or
+    swapped, waves, predicted time and its parts, roofline, the next candidates, and the kernels
+    that refused, with their reasons. Where torch's kernels compute the activation, the lines
+    describe the product before it, and `why` says so.
 
-    Prints as a few lines: kernel, config, why, what is packed or swapped, waves, predicted time
-    and its parts, roofline, the next candidates, what refused and why. Where torch's kernels make
-    the activation, it is of the product before them, and `why` says so.
-    Arguments, `options` and errors are `matmul`'s. Empty results, and K = 0, need no kernel:
-    ValueError.
-
-    `device` is where it would run, the operands' unless it is given: a GPU that need not be here,
-    "H100" or by its architecture "sm_90", or a device of torch's, "cuda:1". Of the operands, sizes,
-    strides and types count then; they may be on any device, also on meta, where they take no room.
-    ValueError if there is none of that name, with those that are known.
-    `scales`: scale_a, its recipe, scale_b and its recipe, as `scaled_mm` takes them; then
-    `out_dtype` is bfloat16 unless it is given, and `use_fast_accum` that of `scaled_mm`.
+    Arguments, `options` and errors are those of `matmul`. An empty result, or K = 0, needs no
+    kernel: ValueError.
+    `device` is where the call would run, by default the operands' device: a GPU that need not be
+    present, by name, "H100", or architecture, "sm_90"; or a torch device, "cuda:1". Then only the
+    operands' sizes, strides and types count; they may be on any device, also on meta, where they
+    take no memory. An unknown name raises ValueError, which lists those that are known.
+    `scales`: scale_a, its recipe, scale_b and its recipe, as `scaled_mm` takes them; `out_dtype`
+    is then bfloat16 by default, and `use_fast_accum` is that of `scaled_mm`.
 
     >>> import torch, tritemm
     >>> x, w = (torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta") for _ in range(2))
@@ -85,7 +84,7 @@ def explain(
 
 
 def _without_data(name: str, t: torch.Tensor) -> torch.Tensor:
-    """A tensor like `t` on meta. What is no tensor is handed on, for `operands` to refuse."""
+    """A tensor like `t` on meta. Anything else is returned as it is; `operands` refuses it."""
     if not isinstance(t, torch.Tensor):
         return t
     check_dense(name, t)

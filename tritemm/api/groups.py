@@ -1,4 +1,4 @@
-"""`grouped_mm`: products of groups, as a mixture of experts has them."""
+"""`grouped_mm`: products of groups, as in a mixture of experts."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def grouped_mm(
     precision: Precision | None = None,
     accumulate: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """The products of groups, as `torch.nn.functional.grouped_mm` has them, in one launch.
+    """The products of groups, as in `torch.nn.functional.grouped_mm`, in one launch.
 
-    That is activation(alpha * a @ b + bias) of each group g, which goes from offs[g - 1] to
-    offs[g]: of rows, of columns or of K, as the operands' dimensions say. Groups may have any size,
-    0 too, and begin anywhere; there may be any number of them. The host doesn't read `offs`, so
-    that a CUDA graph can be replayed with others.
+    That is activation(alpha * a @ b + bias) for each group g, which covers offs[g - 1] to offs[g]
+    of the rows, the columns or K; the operands' dimensions decide which. Groups may have any size,
+    also 0, may begin anywhere, and there may be any number of them. The host doesn't read `offs`,
+    so a CUDA graph can be replayed with other offsets.
 
     | a         | b         | cut     | result    | group g                        |
     |-----------|-----------|---------|-----------|--------------------------------|
@@ -55,21 +55,21 @@ def grouped_mm(
 
     Args:
         a, b: of the same type and device, float16, bfloat16, float32, float64 or int8, any strides.
-        offs: [G], int32, where each group ends; they must not decrease. What lies behind the last
-            is of no group: of the result zeros, which take no arithmetic, and nothing is added.
-        bias: [G, N], a row for each group; not where columns are cut.
-        out_dtype, activation, alpha, kernel, config, precision, accumulate: as of `matmul`.
-            swiglu and geglu don't go with columns that are cut.
+        offs: [G], int32, where each group ends; must not decrease. Rows and columns past the last
+            offset give zeros, without arithmetic; terms of K past it are not added.
+        bias: [G, N], a row for each group; not if columns are cut.
+        out_dtype, activation, alpha, kernel, config, precision, accumulate: see `matmul`. swiglu
+            and geglu are refused if columns are cut.
         out: tensor to write the result to; resized, with torch's warning, if its shape differs.
-        batch_invariant: a row of the result has the same bits whatever groups there are; in tf32 it
-            has others where there are more than 512. Also of the gradient with respect to `a`.
+        batch_invariant: a row of the result, and of the gradient of `a`, has the same bits whatever
+            groups there are; in tf32, different ones if there are more than 512.
 
     Returns:
         A contiguous tensor.
 
     Raises:
         RuntimeError, TypeError, NotImplementedError: where torch raises them.
-        ValueError: an option that this type or problem can't have, with what can.
+        ValueError: an option that this type or problem doesn't allow, and what it allows.
 
     It is differentiable, forwards and backwards, to any order.
 
@@ -102,7 +102,7 @@ def grouped_mm(
 
 
 def _batched(a, b, then: tuple, out, dtype: torch.dtype, asked: dict) -> torch.Tensor:
-    """The form without groups, a product of batches, whose biases torch adds; of this type."""
+    """The form without groups: a product of batches in type `dtype`; torch adds their biases."""
     bias, activation, alpha = then
     if bias is None:
         return matmul(a, b, activation=activation or None, alpha=alpha, out=out, **asked)
@@ -115,7 +115,7 @@ def _batched(a, b, then: tuple, out, dtype: torch.dtype, asked: dict) -> torch.T
 
 
 def with_biases(multiply: Callable, bias, activation: str, dtype, out, inputs) -> torch.Tensor:
-    """What `multiply()` makes of batches, and torch of their biases; in `out` if given."""
+    """`multiply()`'s batches with biases and activation applied by torch; in `out` if given."""
     if out is not None:
         check_out(out, inputs, dtype)
     result = EpilogueInputs(bias.unsqueeze(-2), None, activation).of(multiply(), dtype)
@@ -125,12 +125,12 @@ def with_biases(multiply: Callable, bias, activation: str, dtype, out, inputs) -
 
 
 def check_groups(a, b, offs, names: tuple[str, str] = ("a", "b")) -> int:
-    """The number of groups; an error where operands, of these names, and offsets don't fit."""
+    """The number of groups; an error, using these names, if operands and offsets don't fit."""
     x, y = names
     if a.dim() == b.dim() == 3:
         if offs is not None:
             raise RuntimeError(
-                f"offs says where 2D operands are cut; {x} and {y} are 3D, leave it out"
+                f"offs says where 2D operands are cut; {x} and {y} are 3D: leave it out"
             )
         if not holds(a.shape[0] == b.shape[0]):
             raise RuntimeError(f"{x} has {a.shape[0]} groups and {y} {b.shape[0]}")
@@ -139,12 +139,12 @@ def check_groups(a, b, offs, names: tuple[str, str] = ("a", "b")) -> int:
     if not isinstance(offs, torch.Tensor):
         kind = "missing" if offs is None else f"of type {type(offs).__name__}"
         error = RuntimeError if offs is None else TypeError
-        raise error(f"offs is {kind}; a tensor says where the {cut} are cut: each group's end")
+        raise error(f"offs is {kind}; it must be a tensor with the end of each group of {cut}")
     check_dense("offs", offs)
     if offs.dim() != 1 or offs.dtype != torch.int32 or offs.device != a.device:
         raise RuntimeError(
-            f"offs is {list(offs.shape)} of {offs.dtype} on {offs.device}; it has one dimension, "
-            f"is int32 and is where {x} is, on {a.device}"
+            f"offs is {list(offs.shape)} of {offs.dtype} on {offs.device}; it must have one "
+            f"dimension, be int32 and be where {x} is, on {a.device}"
         )
     for name, t in ((x, a), (y, b)):
         if t.dim() == 3 and not holds(t.shape[0] == offs.shape[0]):
@@ -157,27 +157,27 @@ def epilogue_of_groups(bias, activation, alpha, a, b, count: int, out) -> tuple:
     word = activation_of(activation, b)
     alpha, _ = checked_epilogue(a.dtype, word, factor("alpha", alpha))
     if not -math.inf < alpha < math.inf:
-        raise ValueError(f"alpha is {alpha}; here it must be finite, since empty groups give zeros")
+        raise ValueError(f"alpha is {alpha}; it must be finite, since empty groups give zeros")
     alpha = float(alpha)
     columns_cut = FORMS.get((a.dim(), b.dim())) == "n"
     if columns_cut and word in GATED:
-        raise ValueError(f"activation={word!r} takes pairs of columns, and columns are cut")
+        raise ValueError(f"activation={word!r} takes pairs of columns, but the columns are cut")
     if bias is None:
         return None, word, alpha
     if columns_cut:
         raise ValueError(
-            "bias= has a number for each column of each group, and columns are cut: multiply "
-            "b.mT by a.mT, whose rows are"
+            "bias= has a number for each column of each group, but the columns are cut: multiply "
+            "b.mT by a.mT, which cuts rows"
         )
     check_bias("bias", bias, a, count, b.shape[-1])
     return autocast(bias) if out is None else bias, word, alpha
 
 
 def check_bias(name: str, bias, a, count: int, columns: int) -> None:
-    """Refuse what can't be added to the rows of so many groups, of operands like `a`."""
+    """Refuse a bias that can't be added to the rows of `count` groups with operands like `a`."""
     check_kind(name, bias, a)
     if not fits(bias.shape, (count, columns)):
         raise RuntimeError(
-            f"{name} has shape {list(bias.shape)}; of {count} groups and {columns} columns it is "
-            f"{[count, columns]}"
+            f"{name} has shape {list(bias.shape)}; for {count} groups and {columns} columns it "
+            f"must be {[count, columns]}"
         )

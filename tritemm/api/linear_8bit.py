@@ -1,4 +1,4 @@
-"""A layer's product by operands that are quantised at each call, dense and of groups."""
+"""A layer's product, dense or grouped, with operands quantised at each call."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .quantize import Quantized, quantize
 def linear_8bit(
     input, weight, bias, invariant=False, scale=None, recipe="block", dtype=None, offs=None
 ) -> torch.Tensor:
-    """input @ weight.mT + bias as `Float8Linear` multiplies; in int8 if the weight has a `scale`.
+    """input @ weight.mT + bias, multiplied as in `Float8Linear`; in int8 if `scale` is given.
 
-    Of groups of rows, which end at `offs`, the weight is [G, N, K] and the bias [G, N]; it may be
-    `Quantized` then, in "block2d".
+    With groups of rows that end at `offs`, the weight is [G, N, K] and the bias [G, N]; the weight
+    may then be `Quantized`, in "block2d".
     """
     known = weight if isinstance(weight, Quantized) else None
     weight = weight if known is None else known.values
@@ -31,12 +31,12 @@ def linear_8bit(
     fit = fit and (bias is None or fits(bias.shape, weight.shape[:-1]))
     if not fit or len({t.device for t in given}) > 1:
         told = ", ".join(f"{list(t.shape)} on {t.device}" for t in given)
-        raise RuntimeError(f"input, weight and bias are {told}; [..., K], [N, K] and [N] can be")
+        raise RuntimeError(f"input, weight and bias are {told}, not [..., K], [N, K] and [N]")
     turn = compute_requires_grad(weight)
     if not is_dynamo_compiling():
-        if torch.jit.is_tracing() or is_exporting():  # of any number of rows; backward turns x then
+        if torch.jit.is_tracing() or is_exporting():  # for any number of rows; backward turns x
             turn = False
-        else:  # an inner transform doesn't tell what an outer one needs
+        else:  # an inner transform doesn't say what an outer one needs
             turn = turn or (in_transform() and scale is None and known is None)
     lines, blocks, usual = RECIPES[recipe if scale is None else "row"]
     kind, rows = "fp8" if scale is None else "int8", as_rows(x)

@@ -1,4 +1,4 @@
-"""`matmul`: torch.matmul's semantics, and what follows a product, in front of the operator."""
+"""`matmul`: torch.matmul's semantics and the epilogue's options, in front of the operator."""
 
 from __future__ import annotations
 
@@ -49,45 +49,45 @@ def matmul(
     beta: float | None = None,
     symmetric: bool = False,
 ) -> torch.Tensor:
-    """Matrix product with `torch.matmul`'s semantics, and what follows it in the same kernel.
+    """Matrix product with `torch.matmul`'s semantics, and an epilogue in the same kernel.
 
-    That is activation(alpha * input @ other + bias) + beta * residual.
+    Returns activation(alpha * input @ other + bias) + beta * residual.
 
     Args:
         input: 1-D to N-D tensor, [..., M, K]. Types: float16, bfloat16, float32, float64, int8.
         other: 1-D to N-D tensor of the same type and device, [..., K, N]. Batch dimensions
             broadcast. Strides are free: views are read in place.
-        out: tensor to write the result to; resized, with torch's warning, if its shape differs.
-        kernel: "auto", or a rung of `tritemm.ladder()` or its name, which then runs or raises.
-        config: the config of the `kernel` that is named: a `tritemm.Config` or a mapping of its
-            fields, {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8, ...}.
+        out: tensor for the result; resized, with torch's warning, if its shape differs.
+        kernel: "auto", or a rung of `tritemm.ladder()` or its name; that rung then runs or raises.
+        config: the config of that `kernel`: a `tritemm.Config` or a mapping of its fields,
+            {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8, ...}.
         batch_invariant: row i of the result has the same bits however many rows and batches
-            there are. Also holds for the gradient with respect to `input`.
+            there are. The same holds for the gradient of `input`.
         precision: how float32 is multiplied: "ieee", "tf32", "bf16x3", "tf32x3", "bf16x6" or
-            "bf16x9". None follows `torch.backends.cuda.matmul.fp32_precision`. How float32 or
-            float64 is: "ieee", "int8" (by int8 tensor cores, with as many moduli as the type
-            needs), or "int8x5" to "int8x16", by so many.
-        accumulate: float32 (default) or float16 for float16 operands. Others have one choice.
-        out_dtype: type of the result: by default the operands', int32 for int8. 16-bit and
-            float32 operands may ask for float16, bfloat16 or float32.
-        bias: [N], added to each row; or [] or [1], a number that is added to all.
-        activation: "relu", "gelu" (by the error function), "gelu_tanh" or "silu"; or "swiglu" or
-            "geglu", activation(gate) * up of the first and the second half of columns, of which
+            "bf16x9"; None follows `torch.backends.cuda.matmul.fp32_precision`. For float32 and
+            float64: "ieee", "int8" (int8 tensor cores, with as many moduli as the type needs), or
+            "int8x5" to "int8x16", with that many moduli.
+        accumulate: float32 (default) or float16 for float16 operands; other types have one choice.
+        out_dtype: type of the result: by default the operands', int32 for int8. For 16-bit and
+            float32 operands float16, bfloat16 or float32.
+        bias: [N], added to each row; or one number, [] or [1], added to every element.
+        activation: "relu", "gelu" (by the error function), "gelu_tanh" or "silu"; or gated, which
+            halves the columns: "swiglu" or "geglu"; see `linear`.
             the result has half as many: see `linear`.
-        residual: what is added last; broadcastable to the result's shape.
+        residual: added last; broadcastable to the result's shape.
         alpha, beta: factors of the product and of the residual. With `out` and no residual, `beta`
-            is that of what `out` holds: `matmul(a, b, out=c, beta=1)` adds to it.
-        symmetric: whether the caller knows that the result is symmetric, as that of a @ a.mT, or
-            of symmetric matrices that commute; a residual must be too. What lies above the diagonal
-            is then the mirror of what lies below, to the bit, and takes no arithmetic. Derivatives
-            are those of the product.
+            is the factor of what `out` holds: `matmul(a, b, out=c, beta=1)` adds to c.
+        symmetric: True if the caller knows that the result is symmetric, as for a @ a.mT, or for
+            symmetric matrices that commute; a residual must be symmetric too. The part above the
+            diagonal is then copied from the part below, bit by bit, instead of computed.
+            Derivatives are those of the product.
 
     Returns:
-        A contiguous tensor, [..., M, N]; dimensions are dropped for 1-D operands as torch does.
+        A contiguous tensor, [..., M, N]; 1-D operands drop dimensions as in torch.
 
     Raises:
         RuntimeError, TypeError, NotImplementedError: where torch.matmul raises them.
-        ValueError: an option that this type or problem can't have, with what can.
+        ValueError: an option that this type or problem doesn't allow, and what it allows.
 
     It is differentiable, forwards and backwards, to any order.
     Autocast, torch.compile, torch.func.vmap and FlopCounterMode treat it as they treat matmul.
@@ -111,30 +111,30 @@ def matmul(
         named: dict[str, Any] = dict(zip(_NAMED, (out, *asked, *given), strict=True))
         return handle_torch_function(matmul, tensors, input, other, **named)
     if is_dynamo_compiling() and plain and out is None:
-        # One node of the graph, for which few things have to be looked at before each call of it.
+        # One node of the graph, so that few guards run before each call.
         word = word_of(kernel, config, batch_invariant)
         return _MATMUL(input, other, word, precision, accumulate, out_dtype)
     return _multiplied(input, other, None if plain else given, out, asked)
 
 
-#: What may be given by name: the result, what is asked for, and what follows the product.
+#: What may be passed by name: the result, the options, and the epilogue.
 DEFAULTS: Any = matmul.__kwdefaults__
 _NAMED = tuple(DEFAULTS)
 
 
 @untraced
 def _known(input, other, given: tuple | None, out, asked: tuple) -> torch.Tensor | None:
-    """The result, past torch's dispatcher, of a call of a kind that was made before; else None.
+    """The result of a call of a known kind, without torch's dispatcher; None for any other call.
 
-    `given` is bias, activation, residual, alpha, beta and symmetric, or None if nothing follows the
-    product; `asked` is kernel, config, batch_invariant, precision, accumulator and result type. Not
-    for compiled code.
+    `given` is bias, activation, residual, alpha, beta and symmetric, or None if there is no
+    epilogue; `asked` is kernel, config, batch_invariant, precision, accumulator and result type.
+    Not for compiled code.
     """
     if not fast_path.AVAILABLE or not fast_path.usual(input, other, out):
         return None
     try:
         options = fast_path.OPTIONS.get((asked, input.dtype))
-    except TypeError:  # odd options
+    except TypeError:  # unhashable options
         return None
     if options is None:
         return None
@@ -147,7 +147,7 @@ def _known(input, other, given: tuple | None, out, asked: tuple) -> torch.Tensor
 
 @unframed
 def _multiplied(input, other, given: tuple | None, out, asked: tuple) -> torch.Tensor:
-    """The result of any other call: all is checked, and the operator multiplies."""
+    """The result of any other call: checks everything, then calls the operator."""
     a, b, options = operands(input, other, out, (word_of(*asked[:3]), *asked[3:]))
     shape, then = checked(given, a, b, input, other, out)
     target = None
@@ -170,7 +170,7 @@ def _multiplied(input, other, given: tuple | None, out, asked: tuple) -> torch.T
 
 
 def _whole(input, other, word, precision, accumulate, out_dtype) -> torch.Tensor:
-    """A plain product, for graphs; made up of differentiable parts, under vmap too."""
+    """A plain product, for graphs, made of differentiable parts, under vmap too."""
     asked = word, precision, accumulate, out_dtype
     a, b, options = operands(input, other, None, asked, compiled=True)
     return drop(gemm(a, b, NOTHING, options), input, other)

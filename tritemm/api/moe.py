@@ -1,4 +1,4 @@
-"""`moe`: a mixture of experts by two products of groups."""
+"""`moe`: a mixture of experts, as two grouped products."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .groups import check_bias, grouped_mm
 from .linear_8bit import linear_8bit
 from .quantize import Quantized
 
-#: What may number experts.
+#: Types of expert numbers.
 _INTEGERS = {
     torch.int8, torch.int16, torch.int32, torch.int64,
     torch.uint8, torch.uint16, torch.uint32, torch.uint64,
@@ -41,43 +41,43 @@ def moe(
     precision: Precision | None = None,
     dtype: str | None = None,
 ) -> torch.Tensor:
-    """A mixture of experts: of each token, the weighted sum of what its k experts make of it.
+    """A mixture of experts: for each token, the weighted sum of its k experts' results.
 
-    An expert e is (activation(gate) * up) @ down[e].T + down_bias[e], where gate and up are the
-    columns of token @ gate_up[e].T + gate_up_bias[e]. Tokens are sorted by expert on the device:
-    the host reads nothing, an expert may have any number of tokens, and a CUDA graph can be
-    replayed with other ones.
+    Expert e computes (activation(gate) * up) @ down[e].T + down_bias[e], where gate and up are the
+    columns of token @ gate_up[e].T + gate_up_bias[e]. The device sorts tokens by expert; the host
+    reads nothing. So an expert may have any number of tokens, and a CUDA graph can be replayed with
+    other choices of experts.
 
     Args:
         hidden: [..., H], T tokens; float16, bfloat16, float32 or float64.
-        gate_up: [E, 2 I, H], as transformers stores it; any strides, so that weights stored as
-            [E, H, 2 I] are given as `weights.mT`. Both weights may be what
-            `quantize(weights, "fp8", "block2d")` makes of them.
-        down: [E, O, I], any strides; O, the width of the result, is mostly H.
-        topk_index: [T, k], or with the leading dimensions of `hidden`; any type of integers. One
-            that is not in 0 .. E - 1 is no expert and adds nothing, whatever its weight.
-        topk_weight: of that shape, of any floating-point type.
-        activation: that of the gate, "silu", "gelu", "gelu_tanh" or "relu"; or a function of the
-            whole product [T k, 2 I], which gives [T k, I] of its type, or of one [T k, I] without a
-            gate. The product itself ends with silu and gelu, unless they are differentiated.
+        gate_up: [E, 2 I, H], as transformers stores it; any strides: pass weights stored as
+            [E, H, 2 I] as `weights.mT`. Both weights may be results of
+            `quantize(weights, "fp8", "block2d")`.
+        down: [E, O, I], any strides; O is the width of the result, usually H.
+        topk_index: [T, k], or with the leading dimensions of `hidden`; any integer type. An index
+            outside 0 .. E - 1 is no expert and adds nothing, whatever its weight.
+        topk_weight: same shape, any floating-point type.
+        activation: of the gate, "silu", "gelu", "gelu_tanh" or "relu"; or a function that maps the
+            whole product [T k, 2 I], or [T k, I] without a gate, to [T k, I] of the same type. The
+            first product's kernel applies silu and gelu unless a gradient is needed.
         gate_up_bias, down_bias: [E, 2 I] and [E, O].
         interleaved: gate and up are the even and the odd columns, instead of the halves.
-        batch_invariant, precision: as of `matmul`.
-        dtype: "fp8" multiplies in fp8, in blocks as `tritemm.nn.Float8Linear`: tokens, weights and
-            gradients are quantised at each call. Weights that are `Quantized` need no such word.
+        batch_invariant, precision: see `matmul`.
+        dtype: "fp8" multiplies in fp8, in blocks as in `tritemm.nn.Float8Linear`: tokens, weights
+            and gradients are quantised at each call. `Quantized` weights don't need it.
 
     Returns:
-        [..., O] in the type of `hidden`. The k results of a token are summed in float32, or
-        float64, in their order: the same bits, run after run, and so are those of all gradients.
+        [..., O] in the type of `hidden`. A token's k results are summed in float32, or float64, in
+        their order: the same bits, run after run. The same holds for all gradients.
 
     Raises:
         RuntimeError, TypeError, NotImplementedError: tensors that don't fit each other.
-        ValueError: an option that is unknown, or doesn't go with the others.
+        ValueError: an unknown option, or one that doesn't go with the others.
 
     It is differentiable, forwards and backwards, to any order; in fp8 once, backwards. For backward
-    it keeps T k rows each of `hidden`, of the first product, of what the gate made of it and of the
-    second product. Of silu and gelu it computes the gate again, and nothing else;
-    `torch.utils.checkpoint` does more.
+    it keeps T k rows each of `hidden`, the first product, the gate's output and the second product.
+    For silu and gelu it recomputes the gate and nothing else; `torch.utils.checkpoint` recomputes
+    more.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -139,15 +139,15 @@ def moe(
 
 
 def _check_types(gate_up, down, dtype, precision) -> bool:
-    """Whether products are of fp8; or an error, also of weights that are not as `quantize` says."""
+    """Whether products are in fp8; or an error, also for weights that `quantize` didn't make."""
     if dtype not in (None, "fp8"):
-        raise ValueError(f"dtype={dtype!r} is unknown; fp8 is possible")
+        raise ValueError(f"dtype={dtype!r} is unknown; the only choice is 'fp8'")
     quantised = [isinstance(weight, Quantized) for weight in (gate_up, down)]
     if any(quantised) and not all(quantised):
-        raise TypeError("of gate_up and down one is quantised; quantise both, or give dtype='fp8'")
+        raise TypeError("one of gate_up and down isn't quantised; quantise it or pass dtype='fp8'")
     in_fp8 = dtype is not None or all(quantised)
     if in_fp8 and precision is not None:
-        raise ValueError(f"precision={precision!r} says how float32 is multiplied, and this is fp8")
+        raise ValueError(f"precision={precision!r} is for float32, but the operands are fp8")
     if not all(quantised):
         return in_fp8
     for name, (values, scale) in (("gate_up", gate_up), ("down", down)):
@@ -158,23 +158,23 @@ def _check_types(gate_up, down, dtype, precision) -> bool:
         if len(experts) != 1 or not able or not fits(scale.shape, blocks):
             told = [f"{t.dtype} {list(t.shape)} on {t.device}" for t in (values, scale)]
             raise RuntimeError(
-                f"{name} is {told[0]}, and its scale {told[1]}; it is what quantize(weights, "
-                '"fp8", "block2d") makes of [experts, rows, columns]'
+                f"{name} is {told[0]}, and its scale {told[1]}; pass the result of "
+                'quantize(weights, "fp8", "block2d") for weights [experts, rows, columns]'
             )
     return True
 
 
 def _gating(activation, interleaved: bool, dtype) -> tuple[Activation | None, Callable | None]:
-    """The activation that the first product ends with, or what follows it."""
+    """The activation that the first product ends with, or the function that runs after it."""
     check_flag("interleaved", interleaved)
     if callable(activation):
         if interleaved:
-            raise ValueError("interleaved=True is for a named activation; a function pairs columns")
+            raise ValueError("interleaved=True needs a named activation; a function pairs columns")
         return None, activation
     if not activation or activation not in ACTIVATIONS:
         known = ", ".join(filter(None, ACTIVATIONS))
         raise ValueError(
-            f"activation={activation!r} is unknown; that of the gate is one of {known}, or a "
+            f"activation={activation!r} is unknown; pass one of {known}, or a "
             "function of the product"
         )
     if not interleaved and activation in GATES and dtype != torch.float64:
@@ -188,53 +188,53 @@ def _gating(activation, interleaved: bool, dtype) -> tuple[Activation | None, Ca
 
 
 def _ended(between: Callable, product: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-    """What the activation makes of the first product [T k, 2 I]: [T k, I], or it is refused."""
+    """The activation's result [T k, I] for the first product [T k, 2 I]; an error if it's wrong."""
     x, shape = between(product), (product.shape[0], down.shape[2])
     if not isinstance(x, torch.Tensor) or not fits(x.shape, shape):
         got = f"shape {list(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
         raise RuntimeError(
-            f"activation gave {got} of the product, whose shape is {list(product.shape)}; where "
-            f"down has shape {list(down.shape)} it gives {list(shape)}"
+            f"activation returned {got} for a product of shape {list(product.shape)}; with down of "
+            f"shape {list(down.shape)} it must return {list(shape)}"
         )
     same = x.dtype == product.dtype or under_autocast(x.device)
     if not same or x.device != product.device:
         raise RuntimeError(
-            f"activation gave {x.dtype} on {x.device} of the product; it gives {product.dtype} on "
-            f"{product.device}, as the product is"
+            f"activation returned {x.dtype} on {x.device}; it must return {product.dtype} on "
+            f"{product.device}, like the product"
         )
     return x
 
 
 def _check_sizes(x, gate_up, down, own_gate: bool) -> None:
-    """Refuse what are no weights of the same experts."""
+    """Refuse tensors that can't be weights of the same experts."""
     if not x.is_floating_point():
         raise NotImplementedError(f"tritemm.moe is not implemented for {x.dtype}")
     shapes = f"gate_up has shape {list(gate_up.shape)} and down {list(down.shape)}"
     if gate_up.dim() != 3 or down.dim() != 3 or x.dim() < 2:
         raise RuntimeError(
-            f"hidden has shape {list(x.shape)}, {shapes}; they are [..., tokens, H], "
+            f"hidden has shape {list(x.shape)}, {shapes}; they must be [..., tokens, H], "
             "[experts, 2 I, H] and [experts, H, I]"
         )
     if not holds(x.shape[-1] == gate_up.shape[2]):
-        raise RuntimeError(f"hidden has {x.shape[-1]} columns, and {shapes}: H is the last of both")
+        raise RuntimeError(f"hidden has {x.shape[-1]} columns, and {shapes}: H is last in both")
     if not holds(gate_up.shape[0] == down.shape[0]):
-        raise RuntimeError(f"{shapes}; they have the same number of experts")
+        raise RuntimeError(f"{shapes}; they must have the same number of experts")
     if not own_gate and not holds(gate_up.shape[1] == 2 * down.shape[2]):
         raise RuntimeError(
-            f"{shapes}; with a gate, gate_up has twice as many rows as down has columns. Weights "
-            "that are stored the other way round are given as weights.mT"
+            f"{shapes}; with a gate, gate_up must have twice as many rows as down has columns. "
+            "Pass weights that are stored the other way round as weights.mT"
         )
 
 
 def _check_choice(index, weight, x) -> None:
-    """Refuse what doesn't choose experts for each of the tokens `x` [..., H]."""
+    """Refuse tensors that don't choose experts for each of the tokens `x` [..., H]."""
     for name, t in (("topk_index", index), ("topk_weight", weight)):
         check_kind(name, t, x, any_type=True)
         if t.device != x.device:
-            raise RuntimeError(f"{name} is on {t.device}; it is where hidden is, on {x.device}")
+            raise RuntimeError(f"{name} is on {t.device}; it must be on {x.device} as hidden is")
     if index.dtype not in _INTEGERS or not weight.is_floating_point():
         raise TypeError(
-            f"topk_index is {index.dtype} and topk_weight {weight.dtype}; they are integers and "
+            f"topk_index is {index.dtype} and topk_weight {weight.dtype}; pass integers and "
             "floating-point numbers"
         )
     lead, tokens = x.shape[:-1], math.prod(x.shape[:-1])
@@ -242,6 +242,6 @@ def _check_choice(index, weight, x) -> None:
     if not there or not fits(index.shape, weight.shape):
         raise RuntimeError(
             f"topk_index has shape {list(index.shape)} and topk_weight {list(weight.shape)}; both "
-            f"have a row of k for each of the {tokens} tokens of hidden, [{tokens}, k] or "
+            f"must have a row of k for each of the {tokens} tokens of hidden, [{tokens}, k] or "
             f"{[*lead, 'k']}".replace("'", "")
         )

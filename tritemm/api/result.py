@@ -1,4 +1,4 @@
-"""The result as a caller gets it: its dimensions, and `out=`, checked as torch checks it."""
+"""The result as a caller gets it: its dimensions, and `out=` with torch's checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .arguments import check_dense
 
 
 def drop(result, input, other):
-    """Remove the dimensions that 1-D operands were given."""
+    """Remove the dimensions that were added to 1-D operands."""
     if other.dim() == 1:
         result = result.squeeze(-1)
     if input.dim() == 1:
@@ -22,7 +22,7 @@ def drop(result, input, other):
 
 
 def raised(out, input, other):
-    """A view of `out` with the dimensions that 1-D operands were given."""
+    """A view of `out` with the dimensions that were added to 1-D operands."""
     if other.dim() == 1:
         out = out.unsqueeze(-1)
     return out.unsqueeze(-2) if input.dim() == 1 else out
@@ -49,7 +49,7 @@ def check_out(out, inputs, dtype) -> None:
 
 
 def written(operator: Callable, args: tuple, dtype, out, shape, inputs) -> torch.Tensor:
-    """`operator(*args)` in `dtype`: a new tensor, or written to `out` once that was checked."""
+    """`operator(*args)` in `dtype`: a new tensor, or written to `out` after checking it."""
     if out is None:
         return operator(*args, dtype)
     check_out(out, inputs, dtype)
@@ -61,7 +61,7 @@ def written(operator: Callable, args: tuple, dtype, out, shape, inputs) -> torch
 
 
 def resized(out, shape, fitting: bool) -> torch.Tensor:
-    """`out`, with the result's shape, and torch's warning; or an error if its elements overlap."""
+    """`out` in the result's shape, with torch's warning; or an error if its elements overlap."""
     if not fitting:
         if not is_dynamo_compiling() and out.numel():
             warnings.warn(
@@ -81,13 +81,12 @@ def resized(out, shape, fitting: bool) -> torch.Tensor:
 
 
 def needs_copy(out, fitting: bool, tensors) -> bool:
-    """Whether the result must be whole before `out` is touched.
+    """Whether the result must be complete before `out` is touched.
 
-    An operand must be read before its own tensor is given another shape; and a tensor that only
-    stands for the negative of its memory is torch's to write. In a graph neither can be asked, and
-    torch traces around both. There an operator writes only to what has no gaps and is no view: if
-    where a view begins depends on a size, Inductor hands any operator that isn't torch's the start
-    of the memory.
+    An operand must be read before its own tensor gets another shape, and only torch can write to a
+    tensor whose negative bit is set. A graph can't ask for either, and torch traces around both. In
+    a graph, an operator writes only to an `out` that has no gaps and is no view: if a view's offset
+    depends on a size, Inductor passes the start of the memory to any operator that isn't torch's.
     """
     if is_dynamo_compiling():
         return out._base is not None or not in_one_piece(out)

@@ -1,4 +1,4 @@
-"""A linear layer whose sum is sharded over processes; its bits don't depend on their number."""
+"""A linear layer whose K is sharded over processes; its bits don't depend on their number."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ def row_parallel_linear(
     parts: int = 8,
     precision: Precision | None = None,
 ) -> torch.Tensor:
-    """The whole input @ weight.mT + bias, on each of the processes that have columns of both.
+    """The whole input @ weight.mT + bias, on every process; each process has a part of K.
 
-    Process r of n has the r-th K / n columns of `input` and `weight`. K is cut into `parts`,
-    whatever n is: each is multiplied batch-invariantly and kept in float32 (float64 of float64),
-    and neighbours are added until one is left: (p0 + p1) + (p2 + p3) and so on. A process has a
-    subtree of that; what it comes to is gathered, and each process adds up the rest. So a row has
-    the same bits on 1, 2, 4, ... `parts` processes, and whatever rows stand beside it. A sum by
-    all-reduce moves half as much of a 16-bit type, or less; its order follows from the number of
-    processes.
+    Process r of n has the r-th K / n columns of `input` and `weight`. K is cut into `parts`, for
+    every n alike: each part is multiplied batch-invariantly and kept in float32 (float64 for
+    float64), and neighbours are added until one sum is left: (p0 + p1) + (p2 + p3) and so on. Each
+    process computes a subtree; the subtrees' sums are gathered, and each process adds them up. So a
+    row has the same bits on 1, 2, 4, ... `parts` processes, and whatever other rows the input has.
+    An all-reduce would move half as much data of a 16-bit type, or less, but its order of addition
+    depends on the number of processes.
 
     Args:
         input: [..., K / n].
         weight: [out_features, K / n].
         bias: [out_features], the same on all processes; added once, in float32.
-        group: of n processes; default: all, or this one alone where `torch.distributed` was not
+        group: n processes; by default all, or this one alone if `torch.distributed` isn't
             initialised.
-        parts: a power of two, and a multiple of n; it divides K.
-        precision: as of `matmul`.
+        parts: a power of two and a multiple of n that divides K.
+        precision: see `matmul`.
 
     Returns:
-        [..., out_features], the same on all processes, of the input's type.
+        [..., out_features], the same on all processes, in the input's type.
 
     Backward gives each process the gradients of its own columns, and expects the same gradient of
-    the result on all of them. It is for autograd alone: `torch.func`, forward mode and, on several
-    processes, gradients of gradients are refused.
+    the result on all processes. Only autograd works: `torch.func`, forward mode and, on several
+    processes, gradients of gradients raise an error.
 
     Raises:
         ValueError: `parts` is no power of two, no multiple of n, or doesn't divide K.
-        TypeError: a tensor is none, or holds no floats.
-        RuntimeError: as `matmul`, of what doesn't fit together.
-        NotImplementedError: `torch.func` is at work.
+        TypeError: an argument is no tensor, or holds no floats.
+        RuntimeError: as `matmul`, for operands that don't fit together.
+        NotImplementedError: under a transform of `torch.func`.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -68,8 +68,8 @@ def row_parallel_linear(
         return handle_torch_function(row_parallel_linear, tensors, input, weight, bias, **named)
     if in_transform():
         raise NotImplementedError(
-            "row_parallel_linear() is for autograd alone: torch.func transforms nothing that "
-            "several processes add up. Take loss.backward() or torch.autograd.grad"
+            "row_parallel_linear() supports autograd alone: torch.func can't transform a sum over "
+            "several processes. Use loss.backward() or torch.autograd.grad"
         )
     for name, t in given.items():
         if not (isinstance(t, torch.Tensor) and t.is_floating_point()):
@@ -82,18 +82,18 @@ def row_parallel_linear(
     if weight.dim() != 2 or input.dim() < 1 or input.shape[-1] != weight.shape[-1]:
         raise RuntimeError(
             f"row_parallel_linear(): input has shape {list(input.shape)} and weight "
-            f"{list(weight.shape)}; [..., K / n] and [out_features, K / n] are needed, of "
-            f"{processes} processes"
+            f"{list(weight.shape)}; with {processes} processes, [..., K / n] and "
+            "[out_features, K / n] are needed"
         )
     pair("row_parallel_linear", ("input", "weight"), input, weight, axis=-1)
     if type(parts) is not int or parts < 1 or parts & (parts - 1) or parts % processes:
         raise ValueError(
-            f"parts is {parts!r}; a power of two that {processes} processes divide is needed"
+            f"parts is {parts!r}; a power of two and multiple of {processes} is needed"
         )
     own = parts // processes
     if weight.shape[-1] % own:
         raise ValueError(
-            f"parts is {parts}, {own} for each of {processes} processes; they don't divide its "
+            f"parts is {parts}, {own} for each of {processes} processes, which doesn't divide its "
             f"{weight.shape[-1]} columns of K"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
@@ -112,14 +112,14 @@ def _group(group):
     processes = torch.distributed.get_world_size(group)
     if processes < 1:
         raise RuntimeError(
-            f"row_parallel_linear(): process {torch.distributed.get_rank()} is none of `group`; "
+            f"row_parallel_linear(): process {torch.distributed.get_rank()} is not in `group`; "
             "only its members can call it"
         )
     return group, processes
 
 
 class _RowParallel(torch.autograd.Function):
-    """With the derivatives of a process's own columns."""
+    """Multiplies, and differentiates with respect to a process's own columns."""
 
     @staticmethod
     def forward(ctx, input, weight, bias, group, processes, own, precision):
@@ -139,8 +139,8 @@ class _RowParallel(torch.autograd.Function):
     def backward(ctx, grad):
         if ctx.processes > 1 and torch.is_grad_enabled():
             raise RuntimeError(
-                "row_parallel_linear(): a gradient of its gradient needs the shares of "
-                f"{ctx.processes} processes, which it doesn't gather; leave create_graph out"
+                "row_parallel_linear(): a gradient of its gradient needs the parts of "
+                f"{ctx.processes} processes, which it doesn't gather; omit create_graph"
             )
         input, weight = ctx.saved_tensors
         needs_input, needs_weight, needs_bias, *_ = ctx.needs_input_grad
@@ -158,26 +158,26 @@ class _RowParallel(torch.autograd.Function):
 
 
 def _flat(t: torch.Tensor) -> torch.Tensor:
-    """As rows, of which there may be none, or empty ones."""
+    """`t` as a matrix of rows; there may be none, or empty ones."""
     return t.reshape(math.prod(t.shape[:-1]), t.shape[-1])
 
 
 def products(rows, weight, own: int, precision: Precision | None = None) -> torch.Tensor:
-    """[own, M, N] of `rows` [M, K] and `weight` [N, K]: of so many parts of K, not rounded."""
+    """[own, M, N] from `rows` [M, K] and `weight` [N, K]: `own` parts' products, unrounded."""
     a, b = (t.unflatten(-1, (own, t.shape[-1] // own)).movedim(-2, 0) for t in (rows, weight))
     wide = torch.promote_types(rows.dtype, torch.float32)
     return matmul(a, b.mT, batch_invariant=True, precision=precision, out_dtype=wide)
 
 
 def added(parts: torch.Tensor) -> torch.Tensor:
-    """The sum of [a power of two, M, N] over the first dimension, of neighbours again and again."""
+    """The sum of [a power of two, M, N] over the first dimension, adding neighbours repeatedly."""
     while len(parts) > 1:
         parts = parts[0::2] + parts[1::2]
     return parts[0]
 
 
 def _gathered(total: torch.Tensor, group, processes: int) -> torch.Tensor:
-    """[n, M, N] of the n processes of the group, in their order."""
+    """[n, M, N] from the n processes of the group, in rank order."""
     everyone = total.new_empty((processes, *total.shape))
     gather = getattr(torch.distributed, "all_gather_single", None)  # its name since torch 2.14
     gather = gather or torch.distributed.all_gather_into_tensor

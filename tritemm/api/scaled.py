@@ -1,4 +1,4 @@
-"""`scaled_mm` and `scaled_grouped_mm`: products of 8-bit operands that have scales."""
+"""`scaled_mm` and `scaled_grouped_mm`: products of 8-bit operands with scales."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def scaled_mm(
     kernel: Rung | Kernel = "auto",
     config: Config | Mapping | None = None,
 ) -> torch.Tensor:
-    """The product of 8-bit matrices with scales, as `torch.nn.functional.scaled_mm` has it.
+    """The product of 8-bit matrices with scales, as in `torch.nn.functional.scaled_mm`.
 
-    That is activation(alpha * (mat_a * scale_a) @ (mat_b * scale_b) + bias) + beta * residual.
+    Returns activation(alpha * (mat_a * scale_a) @ (mat_b * scale_b) + bias) + beta * residual.
 
     | recipe    | shares a scale                | scale_a                  | scale_b           |
     |-----------|-------------------------------|--------------------------|-------------------|
@@ -55,29 +55,29 @@ def scaled_mm(
     | "block"   | 128 elements of K of a line   | [M, K / 128]             | [N, K / 128]      |
     | "block2d" | 128 x 128 elements            | [K / 128, M / 128]       | [K / 128, N / 128]|
 
-    Quotients are rounded up. A scale of "block2d" may have the two dimensions in the other order,
-    as DeepGEMM has them; where both would do, K's is the one whose stride is 1. torch's
-    `ScalingType`s are recipes too. int8 goes with "tensor" and "row".
+    Quotients are rounded up. The dimensions of a "block2d" scale may be swapped, as in DeepGEMM; if
+    both orders fit, K's is the dimension whose stride is 1. torch's `ScalingType`s are accepted
+    as recipes. int8 takes "tensor" and "row".
 
     Args:
-        mat_a, mat_b: [M, K] and [K, N], of float8_e4m3fn or float8_e5m2, which may be mixed, or
-            both of int8; any sizes and strides. What does not have K contiguous is copied first.
+        mat_a, mat_b: [M, K] and [K, N], both float8_e4m3fn or float8_e5m2, which may be mixed, or
+            both int8; any sizes and strides. An operand whose K isn't contiguous is copied first.
         scale_a, scale_b: float32, any strides.
-        swizzle_a, swizzle_b, contraction_dim: as torch's; nothing but its defaults is possible.
+        swizzle_a, swizzle_b, contraction_dim: as in torch; only the defaults are supported.
         bias: [N], added to each row.
         output_dtype: float16, bfloat16 or float32.
-        use_fast_accum: leave sums of fp8 to the tensor core, which keeps 13 bits behind the
-            leading one (Hopper). By default each 128 elements of K are added in float32. Not with
-            scales of blocks.
-        out: tensor to write the result to; resized, with torch's warning, if its shape differs.
-        activation, residual, alpha, beta, kernel, config: as of `matmul`. beta=1 and `out` add to
+        use_fast_accum: let the tensor core sum fp8, which keeps 13 bits after the leading one
+            (Hopper). By default every 128 elements of K are added in float32. Not with block
+            scales.
+        out: tensor for the result; resized, with torch's warning, if its shape differs.
+        activation, residual, alpha, beta, kernel, config: see `matmul`. beta=1 with `out` adds to
             what `out` holds.
 
     Returns:
         A contiguous tensor [M, N]. It has no derivatives.
 
     Raises:
-        RuntimeError, TypeError, ValueError, NotImplementedError: what is not possible, and what is.
+        RuntimeError, TypeError, ValueError, NotImplementedError: what isn't supported, and what is.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -102,7 +102,7 @@ def scaled_mm(
     of_a, of_b, promoted = _found(mat_a, mat_b, scales, use_fast_accum)
     dtype = output_type(output_dtype)
     after = bias, activation, residual, alpha, beta, False
-    a, b = (t.view(FP8[0]) for t in (mat_a, mat_b))  # of whatever type, what follows is in fp32
+    a, b = (t.view(FP8[0]) for t in (mat_a, mat_b))  # for any type, the epilogue is in fp32
     shape, then = checked(after, a, b, a, b, out)
     args = mat_a, mat_b, of_a, of_b, None, False, promoted, *then[:-1], word_of(kernel, config)
     return written(scaled, args, dtype, out, shape, tensors[:-1])
@@ -130,7 +130,7 @@ def scaled_grouped_mm(
     kernel: Rung | Kernel = "auto",
     config: Config | Mapping | None = None,
 ) -> torch.Tensor:
-    """The products of groups of 8-bit operands, as `torch.nn.functional.scaled_grouped_mm`.
+    """The products of groups of 8-bit operands, as in `torch.nn.functional.scaled_grouped_mm`.
 
     Forms and groups are those of `grouped_mm`, and recipes those of `scaled_mm`:
 
@@ -141,25 +141,25 @@ def scaled_grouped_mm(
     | "block"   | [M, K / 128] or [N, K / 128]      | [G, M, K / 128] or [G, N, K / 128]        |
     | "block2d" | [K / 128, M / 128], or with N     | [G, K / 128, M / 128], or with N          |
 
-    Blocks of a 2D operand begin at multiples of 128, wherever its groups do: they are those that
-    `quantize` makes of all of it. So groups may have any size, in every form.
+    Blocks of a 2D operand begin at multiples of 128, wherever its groups begin: they are the blocks
+    that `quantize` makes of the whole operand. So groups may have any size, in every form.
 
     Args:
-        mat_a, mat_b: of float8_e4m3fn or float8_e5m2, which may be mixed, or both of int8; any
-            strides. What does not have K contiguous is copied first.
-        scale_a, scale_b: float32, any strides. [G, M] may be one dimension, as torch has it.
-        offs: [G], int32, as of `grouped_mm`; None if both operands have 3 dimensions.
-        bias: [G, N], a row for each group; not where columns are cut.
-        swizzle_a, swizzle_b, output_dtype, contraction_dim, use_fast_accum: as of `scaled_mm`.
-        in_blocks: where K is cut, each group begins and ends at a multiple of 128, as `quantize`
-            makes them: then Hopper's TMA loads fp8. A group of which that isn't true becomes NaN.
-        out, activation, alpha, kernel, config: as of `grouped_mm`.
+        mat_a, mat_b: both float8_e4m3fn or float8_e5m2, which may be mixed, or both int8; any
+            strides. An operand whose K isn't contiguous is copied first.
+        scale_a, scale_b: float32, any strides. [G, M] may be flat, [G * M], as in torch.
+        offs: [G], int32, see `grouped_mm`; None if both operands have 3 dimensions.
+        bias: [G, N], a row for each group; not if columns are cut.
+        swizzle_a, swizzle_b, output_dtype, contraction_dim, use_fast_accum: see `scaled_mm`.
+        in_blocks: if K is cut, promises that each group begins and ends at a multiple of 128, as
+            `quantize` makes them, so that Hopper's TMA can load fp8. A group that doesn't is NaN.
+        out, activation, alpha, kernel, config: see `grouped_mm`.
 
     Returns:
-        The products, as `grouped_mm` lays them out. They have no derivatives.
+        The products, in the forms of `grouped_mm`. They have no derivatives.
 
     Raises:
-        RuntimeError, TypeError, ValueError, NotImplementedError: what is not possible, and what is.
+        RuntimeError, TypeError, ValueError, NotImplementedError: what isn't supported, and what is.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -191,7 +191,7 @@ def scaled_grouped_mm(
     groups = [(count,) if of_k or t.dim() == 3 else () for t in (mat_a, mat_b)]
     of_a, of_b, promoted = _found(mat_a, mat_b, scales, use_fast_accum, *groups)
     dtype = output_type(output_dtype)
-    a, b = (t.view(FP8[0]) for t in (mat_a, mat_b))  # of whatever type, what follows is in fp32
+    a, b = (t.view(FP8[0]) for t in (mat_a, mat_b))  # for any type, the epilogue is in fp32
     bias, word, alpha = epilogue_of_groups(bias, activation, alpha, a, b, count, out)
     operands = mat_a, mat_b, of_a, of_b, offs, in_blocks, promoted
     how = 1.0, word_of(kernel, config)
@@ -206,16 +206,16 @@ def scaled_grouped_mm(
     return written(scaled, args, dtype, out, shape, tensors[:-1])
 
 
-#: What `contraction_dim` may be.
+#: Allowed values of `contraction_dim`.
 _CONTRACTED = (), (1, 0), (-1, -2)
 
 
 def _check_as_stored(swizzle_a, swizzle_b, contraction_dim) -> None:
-    """Refuse another order of scales in memory, or of dimensions."""
+    """Refuse swizzled scales, or another contraction dimension."""
     for name, value in (("swizzle_a", swizzle_a), ("swizzle_b", swizzle_b)):
         value = _one(name, value)
         if value is not None and getattr(value, "name", None) != "NO_SWIZZLE":
-            raise ValueError(f"{name} is {value}; scales are read as they are stored: leave it out")
+            raise ValueError(f"{name} is {value}; scales are read as stored: leave it out")
     dims = contraction_dim
     if dims is not None and (not isinstance(dims, Sequence) or tuple(dims) not in _CONTRACTED):
         raise ValueError(f"contraction_dim is {contraction_dim}; K is mat_a's last: leave it out")
@@ -224,14 +224,14 @@ def _check_as_stored(swizzle_a, swizzle_b, contraction_dim) -> None:
 def operands_of(
     function: str, input, other, asked: tuple, scales: Sequence | None, fast: bool, **others
 ) -> tuple:
-    """`operands`, and what `Problem.of` takes of `scales`: a scale and a recipe of each, or None.
+    """`operands`, and `scales` as `Problem.of` takes them: a scale and a recipe each, or None.
 
-    `others`: options by name that `scaled_mm` hasn't, all of which must be left out.
+    `others`: options by name that `scaled_mm` lacks; all must keep their defaults.
     """
     if scales is None:
         return *operands(input, other, None, asked, function), None
     if not isinstance(scales, (list, tuple)) or len(scales) != 4:
-        raise TypeError("scales are scale_a, its recipe, scale_b and its recipe, as of scaled_mm")
+        raise TypeError("scales are scale_a, its recipe, scale_b and its recipe, as for scaled_mm")
     for name, value in others.items():
         if value:
             raise ValueError(f"{name}={value!r} is not for products with scales; leave it out")
@@ -243,26 +243,26 @@ def operands_of(
 def _found(
     a, b, scales: tuple, fast: bool, groups_a=(), groups_b=()
 ) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """`of_lines` of both `_unwrapped` scales, and whether sums are promoted; or an error."""
+    """`of_lines` for both `_unwrapped` scales, and whether sums are promoted; or an error."""
     scale_a, recipe_a, scale_b, recipe_b = scales
     K = a.shape[-1]
     of_a = of_lines("scale_a", scale_a, recipe_a, a, a.shape[-2], K, groups_a)
     of_b = of_lines("scale_b", scale_b, recipe_b, b, b.shape[-1], K, groups_b)
     blocks = not (known(of_a.shape[-1] == 1) and known(of_b.shape[-1] == 1))
     if a.dtype == torch.int8 and blocks:
-        raise ValueError("scales of int8 operands are of all of K: recipes are tensor and row")
+        raise ValueError("scales of int8 operands cover all of K: use the recipes tensor or row")
     return of_a, of_b, a.dtype != torch.int8 and (blocks or not fast)
 
 
 def output_type(asked: torch.dtype | None) -> torch.dtype:
     dtype = torch.bfloat16 if asked is None else asked
     if dtype not in REAL:
-        raise ValueError(f"output_dtype is {dtype}; {', '.join(map(str, REAL))} are possible")
+        raise ValueError(f"output_dtype is {dtype}; it must be one of {', '.join(map(str, REAL))}")
     return dtype
 
 
 def _unwrapped(scale_a, recipe_a, scale_b, recipe_b) -> tuple:
-    """Scales and recipes, of which each may have come in a list."""
+    """Scales and recipes, each of which may have come in a list."""
     return (
         _one("scale_a", scale_a), _one("scale_recipe_a", recipe_a),
         _one("scale_b", scale_b), _one("scale_recipe_b", recipe_b),
@@ -270,16 +270,16 @@ def _unwrapped(scale_a, recipe_a, scale_b, recipe_b) -> tuple:
 
 
 def _one(name: str, value):
-    """What torch's callers may give in a list of one."""
+    """The one element, if torch's callers passed a list."""
     if isinstance(value, (list, tuple)):
         if len(value) != 1:
-            raise ValueError(f"{name} has {len(value)} elements; one level of scales is possible")
+            raise ValueError(f"{name} has {len(value)} elements; one level of scales is supported")
         return value[0]
     return value
 
 
 def _check_operands(caller: str, a, b) -> None:
-    """Refuse what no kernel multiplies."""
+    """Refuse operands that no kernel multiplies."""
     for name, t in (("mat_a", a), ("mat_b", b)):
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"{name} must be Tensor, not {type(t).__name__}")

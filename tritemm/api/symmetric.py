@@ -1,4 +1,4 @@
-"""Symmetric products: `syrk`, and Muon's `newton_schulz`, whose products are mostly symmetric."""
+"""Symmetric products: `syrk`, and Muon's `newton_schulz`, most of whose products are symmetric."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing_extensions import Unpack
 from .arguments import Options, check_dense, check_options, under_autocast, without_tensors
 from .matmul import matmul
 
-#: Muon's, of X' = a X + (b R + c R R) X with R = X X.T (https://kellerjordan.github.io/posts/muon).
+#: Muon's, for X' = a X + (b R + c R R) X, R = X X.T (https://kellerjordan.github.io/posts/muon).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-#: Factor that the Gram form stores R by: its elements, at most about 1.5, are tiny off the
-#: diagonal, and fp16 ends at 65504.
+#: The Gram form stores R times this factor: R's elements, at most about 1.5, are tiny off the
+#: diagonal; fp16 ends at 65504.
 _SCALE = 2.0**11
 
 
@@ -34,7 +34,7 @@ def syrk(
 
     `input` is [..., N, K]; the result is [..., N, N], as is `residual`, which must be symmetric.
     With `out` and no residual, `beta` is the factor of what `out` holds. Types, `options` and
-    errors are those of `matmul`, of which this is the call with `symmetric=True`.
+    errors are those of `matmul(..., symmetric=True)`, which this calls.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -49,7 +49,7 @@ def syrk(
         check_options(syrk, options)
     if input.dim() < 2:
         shape = list(input.shape)
-        raise ValueError(f"syrk(): input has shape {shape}; a matrix, [..., N, K], is needed")
+        raise ValueError(f"syrk(): input has shape {shape}; [..., N, K] is needed")
     return matmul(
         input, input.mT, residual=residual, alpha=alpha, beta=beta, symmetric=True, out=out,
         **options,
@@ -67,25 +67,25 @@ def newton_schulz(
     """An approximately orthogonal matrix near `x`: U V.T of its singular value decomposition.
 
     Each of the `steps` maps the singular values s of x / |x| to a s + b s^3 + c s^5, which drives
-    them to between about 0.7 and 1.2. Two of the three products of a step are symmetric.
+    them to about 0.7 to 1.2. Two of the three products of a step are symmetric.
 
     Args:
-        x: [..., M, N], float16, bfloat16 or float32. Where its norm is beyond float32, as that of
-            elements of 1e19 is, the result is zeros, as torch's is.
-        steps: of the iteration; 1 or more.
+        x: [..., M, N], float16, bfloat16 or float32. If its norm overflows float32, as with
+            elements of 1e19, the result is zeros, as in torch.
+        steps: number of iterations; 1 or more.
         coefficients: a, b, c; Muon's by default.
-        eps: the least norm that `x` is divided by.
-        gram: iterate the M x M matrix x @ x.mT (N x N of a tall x) instead of x, in float16, and
-            multiply by x once after half of the steps and once at the end. Faster the further M
-            and N are apart, and more accurate: the error against fp64 is some 0.2 % of the result,
-            and 1 % otherwise, in bfloat16 as `torch.optim.Muon` has it.
+        eps: the smallest norm that `x` is divided by.
+        gram: iterate the M x M matrix x @ x.mT (N x N for a tall x) instead of x, in float16, and
+            multiply by x once after half of the steps and once at the end. The more M and N
+            differ, the more this saves. It is also more accurate: the error against fp64 is some
+            0.2 % of the result, and 1 % otherwise, in bfloat16 as in `torch.optim.Muon`.
 
     Returns:
-        [..., M, N] in bfloat16. Not differentiable: it is for gradients that an optimizer applies.
+        [..., M, N] in bfloat16. Not differentiable: it is meant for an optimizer's gradients.
 
     Raises:
-        ValueError: `x` has fewer than two dimensions, or steps or coefficients make no iteration.
-        TypeError: `x` is not of one of these types, or the coefficients are no numbers.
+        ValueError: `x` has fewer than two dimensions, or steps, coefficients or eps are invalid.
+        TypeError: `x` has another type, or the coefficients are no numbers.
         NotImplementedError: `x` is sparse or nested.
 
     >>> import torch, tritemm
@@ -127,9 +127,9 @@ def _step(x: torch.Tensor, a: float, b: float, c: float) -> torch.Tensor:
 
 
 def _gram(x: torch.Tensor, steps: int, a: float, b: float, c: float) -> torch.Tensor:
-    """So many steps of x, by way of R = x x.T and of what they multiply x by.
+    """`steps` steps on x, by iterating R = x x.T and the matrix that x is multiplied by.
 
-    A step multiplies by y = a + z, where z = b R + c R R, and makes R to y R y. All of these
+    A step multiplies by y = a + z, where z = b R + c R R, and replaces R by y R y. All of these
     commute. R is stored times `_SCALE`.
     """
     r = syrk(x, alpha=_SCALE)
@@ -156,13 +156,13 @@ def _check(x: torch.Tensor, steps: int, coefficients: Sequence, eps: float) -> N
         raise TypeError(f"x must be a tensor of float16, bfloat16 or float32, not {kind}")
     check_dense("x", x)
     if x.dim() < 2:
-        raise ValueError(f"x has shape {list(x.shape)}; two dimensions or more are orthogonalised")
+        raise ValueError(f"x has shape {list(x.shape)}; it must have two dimensions or more")
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps must be a whole number, 1 or more, not {steps!r}")
     if not isinstance(coefficients, Sequence):
         kind = type(coefficients).__name__
-        raise TypeError(f"coefficients are three numbers, a, b and c, not {kind}")
+        raise TypeError(f"coefficients must be three numbers, a, b and c, not {kind}")
     if len(coefficients) != 3:
-        raise ValueError(f"coefficients are three numbers, a, b and c, not {len(coefficients)}")
+        raise ValueError(f"coefficients must be three numbers, a, b and c, not {len(coefficients)}")
     if not isinstance(eps, numbers.Real) or not eps > 0:
         raise ValueError(f"eps must be a number above 0, not {eps!r}")

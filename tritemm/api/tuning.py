@@ -1,6 +1,6 @@
-"""`tritemm.tune`: the fastest candidate of one problem, found by timing them, on request.
+"""`tritemm.tune`: times a problem's candidates, on request, and keeps the fastest.
 
-`export` and `load` carry what it found from machine to machine.
+`export` and `load` carry its results from machine to machine.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from ..spec import Kernel
 from .epilogue import activation_of
 from .scaled import operands_of
 
-#: Candidates that are predicted to take longer than the best by this factor are not tried.
+#: Candidates predicted to take longer than the best by more than this factor are not tried.
 _WITHIN = 3.0
-#: Seconds of work of one timing; candidates and rounds of the last heat.
+#: Seconds of work per timing; candidates and rounds of the final heat.
 _TIMING, _FINALISTS, _ROUNDS = 3e-3, 5, 5
-#: Candidates that this process compiles itself; seconds in which no worker has started.
+#: Candidates that this process compiles itself; seconds to wait for the first worker to start.
 _OWN, _START = 3, 2.0
-#: Bytes that the operands of one timing have together: more than L2 holds.
+#: Total bytes of the operands of one timing: more than L2 holds.
 _BEYOND_L2 = 2**28
-#: Every so many rows are checked, so that no tile goes without; columns that are checked at once.
+#: Every how many rows are checked, so that each tile is; columns that are checked at once.
 _ROW_STEP, _COLUMNS = 61, 8192
-#: One thread times at a time: what two do at once, neither measures.
+#: Only one thread times at a time; two at once would disturb each other.
 _timing = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """A candidate, its seconds per product, or the error that it has instead."""
+    """A candidate with its seconds per product, or with an error."""
 
     kernel: Kernel
     config: Config
@@ -76,7 +76,7 @@ class Timed:
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """What `tune` found: the choice from now on, and all that was timed, the fastest first."""
+    """What `tune` found: the choice from now on, and all timings, fastest first."""
 
     choice: Choice
     timed: tuple[Timed, ...]
@@ -110,27 +110,27 @@ def tune(
 ) -> Tuned:
     """Find the fastest kernel and config for products like this one, and use it from now on.
 
-    The candidates of `kernel="auto"` are compiled and timed, those first that the model expects
-    to be fast. Each result is checked (`tritemm.budget`) before its candidate may win. The winner
-    is kept in the user's cache for this and later processes: `$TRITEMM_CACHE`, else
-    `~/.cache/tritemm`; a warning says where that can't be. `tritemm.tuning.export` and `load` carry
-    it to other machines. It counts for operands of these sizes, strides, types and alignment;
-    `tritemm.explain` says so.
+    Compiles and times the candidates of `kernel="auto"`, beginning with those that the model
+    predicts to be fastest. A candidate can win only if its result passes `tritemm.budget`'s check.
+    The winner is kept in the user's cache, `$TRITEMM_CACHE` or else `~/.cache/tritemm`, for this
+    and later processes; a warning says if it can't be written. `tritemm.tuning.export` and `load`
+    carry it to other machines. It applies to operands of the same sizes, strides, types and
+    alignment; `tritemm.explain` says so.
 
     Args:
-        input, other, precision, accumulate, out_dtype: as for `matmul`. The operands' values are
-            multiplied: take typical ones, since zeros are multiplied faster.
-        activation: "swiglu" or "geglu": then the product that torch's kernels would end is tuned
-            first, and what does all of it, if anything can, after that.
-        scales, use_fast_accum: as of `explain`, for products by `scaled_mm`.
-        seconds: after which no further candidate is tried, nor waited for. What the model chooses
-            comes first, whatever the time; it is what wins where there was time for no other. A
-            second thread's tuning, and its seconds, begin when the first one's has ended. Others
-            may multiply and allocate meanwhile; random numbers of a GPU fail in them while a
-            graph is captured.
+        input, other, precision, accumulate, out_dtype: see `matmul`. The operands' values are
+            multiplied: pass typical ones, since zeros multiply faster.
+        activation: "swiglu" or "geglu": tunes the product alone first, which torch's kernels would
+            then activate, and then the kernels, if any, that do both.
+        scales, use_fast_accum: see `explain`, for products by `scaled_mm`.
+        seconds: after which no further candidate is tried or awaited. The model's choice is tried
+            first, however long it takes; it wins if there was no time for another. If a second
+            thread tunes, it and its seconds begin when the first has ended. Other threads may
+            multiply and allocate meanwhile; their random numbers on the GPU fail while a graph is
+            being captured.
         progress: show a bar on a terminal, if tqdm is installed.
 
-    Raises what `matmul` raises; RuntimeError without a GPU.
+    Raises the errors of `matmul`; RuntimeError without a GPU.
     """
     asked = "auto", precision, accumulate, out_dtype
     others = {"precision": precision, "accumulate": accumulate, "activation": activation}
@@ -144,8 +144,8 @@ def tune(
         return _tune(a, b, options, NOTHING, seconds, progress, found)
     name = activation_of(activation, b)
     if name not in GATED:
-        raise ValueError(f"activation={name!r}: products are tuned apart from what follows "
-                         f"them, but for {' and '.join(GATED)}")  # fmt: skip
+        raise ValueError(f"activation={name!r}: products are tuned without what follows "
+                         f"them, except for {' and '.join(GATED)}")  # fmt: skip
     before = _tune(a, b, options, NOTHING, seconds / 2, progress)
     then = EpilogueInputs.made(a, b, None, None, name)
     try:
@@ -163,7 +163,7 @@ def _tune(
     tensors += scales[:2] if scales else ()
     if plan.is_trivial(problem.K, out):
         raise ValueError(f"there is nothing to tune: {problem} needs no kernel")
-    problem = dispatch.choose(problem).problem  # of fp32 by FFMA, where planes aren't chosen
+    problem = dispatch.choose(problem).problem  # fp32 by FFMA, unless planes are chosen
     ranked = dispatch.ranked(problem)
     worth = [row for row in ranked if row[0] <= _WITHIN * ranked[0][0]]
     with _timing, torch.cuda.device_of(out):
@@ -172,7 +172,7 @@ def _tune(
     best = timed[0]
     if best.error:
         raise RuntimeError(
-            f"no candidate computed {problem}, of {len(timed)} that were tried in {seconds:g} s; "
+            f"no candidate computed {problem}, of {len(timed)} tried in {seconds:g} s; "
             f"{best.kernel.name}: {best.error}"
         )
     entry = cache.entry(best.kernel.name, best.config, best.seconds)
@@ -182,9 +182,9 @@ def _tune(
 
 
 def export(path: str | PathLike, device: torch.device | str | int | None = None) -> int:
-    """Write all that `tune` found on this GPU, or on `device`, to `path`.
+    """Write all that `tune` found on this GPU, or on `device`, to `path`, a JSON file for `load`.
 
-    Returns how many problems it holds. The file is JSON; `load` reads it on another machine.
+    Returns the number of problems in it.
     """
     gpu = Device.of(torch.device(device or "cuda")).name
     table = cache.table_of(gpu)
@@ -193,10 +193,10 @@ def export(path: str | PathLike, device: torch.device | str | int | None = None)
 
 
 def load(path: str | PathLike) -> int:
-    """Add what another machine exported to this user's cache; it replaces what is there.
+    """Add what another machine exported to this user's cache; it replaces older entries.
 
-    Returns how many problems were added. They count for GPUs of the name in the file.
-    Raises ValueError if `path` is no such file.
+    Returns the number of problems added. They apply to GPUs with the name in the file.
+    Raises ValueError if `export` didn't write `path`.
     """
     try:
         data = json.loads(Path(path).read_text())
@@ -214,7 +214,7 @@ def load(path: str | PathLike) -> int:
 
 
 def _heats(problem, rows, tensors, seconds, progress) -> list[Timed]:
-    """Every candidate once, in time; then the fastest few again, in turn."""
+    """Times every candidate once, while time lasts; then the fastest few again, in turn."""
     deadline = time.monotonic() + seconds
     runner = timer(problem, tensors)
     timed = []
@@ -239,7 +239,7 @@ def _heats(problem, rows, tensors, seconds, progress) -> list[Timed]:
 
 
 def _time(runner, problem: Problem, one: Timed, tensors) -> Timed:
-    """`one` with its seconds, once its result was found right."""
+    """`one` with its seconds, if its result is right."""
     try:
         error = _wrong(one.kernel, problem, one.config, tensors)
         if error is None:
@@ -250,9 +250,9 @@ def _time(runner, problem: Problem, one: Timed, tensors) -> Timed:
 
 
 def _wrong(kernel: Kernel, problem: Problem, config: Config, tensors) -> str | None:
-    """What is wrong with the candidate's results, of these operands and of exact ones.
+    """What is wrong with the candidate's result for these operands and for exact ones, or None.
 
-    Spread rows are looked at, in every column.
+    Checks a sample of rows, spread over the matrix, in every column.
     """
     a, b, out, *scales = tensors
     rows = torch.arange(0, problem.M, min(_ROW_STEP, problem.M), device=out.device)
@@ -266,7 +266,7 @@ def _wrong(kernel: Kernel, problem: Problem, config: Config, tensors) -> str | N
         out.fill_(math.nan if out.is_floating_point() else 77)
         plan.run(kernel, problem, config, a, b, out, *scales)
         x, got = a.index_select(-2, rows), out.index_select(-2, rows)
-        # As many pieces of b as columns make one of the result.
+        # Gated activations need a column of every half of b.
         pieces = b.chunk(b.shape[-1] // out.shape[-1], -1)
         for begin in range(0, out.shape[-1], _COLUMNS):
             part = slice(begin, begin + _COLUMNS)
@@ -284,7 +284,7 @@ def _wrong(kernel: Kernel, problem: Problem, config: Config, tensors) -> str | N
 
 
 def _of_lines(scales, problem: Problem, rows, part: slice) -> list[torch.Tensor]:
-    """The scales of some rows, and of a part of the columns."""
+    """The scales of these rows, and of the columns in `part`."""
     sizes = problem.M, problem.N
     a, b = (spread(s, n, s.shape[1]).expand(n, -1) for s, n in zip(scales, sizes, strict=True))
     return [a[rows], b[part]]
@@ -293,8 +293,8 @@ def _of_lines(scales, problem: Problem, rows, part: slice) -> list[torch.Tensor]
 def _compiled(problem: Problem, rows, deadline: float) -> Generator[Timed]:
     """The candidates of `rows` that are ready in time, not timed yet.
 
-    Where kernels are compiled, workers do so, all but the first few, the choice as it is among
-    them: these are compiled as they are run, while workers start.
+    Where kernels are compiled, this process compiles the first few, the model's choice among them,
+    as it runs them; meanwhile workers start, which compile the rest.
     """
     own = len(rows) if problem.device == INTERPRETER else _OWN
     first, others = rows[:own], rows[own:]
@@ -312,13 +312,13 @@ def _compiled(problem: Problem, rows, deadline: float) -> Generator[Timed]:
 
 
 def timer(problem: Problem, tensors: Sequence[torch.Tensor]) -> Callable[[Kernel, Config], float]:
-    """(kernel, config) -> seconds per product, in a CUDA graph, on operands that L2 can't hold."""
+    """(kernel, config) -> seconds per product, in a CUDA graph, on operands larger than L2."""
     device = tensors[0].device
     if device.type != "cuda":
-        raise RuntimeError("tritemm.tune times kernels on a GPU; there is none")
+        raise RuntimeError("tritemm.tune times kernels on a GPU; no GPU was found")
     size = sum(t.untyped_storage().nbytes() for t in tensors)
     copies = max(1, min(16, -(-_BEYOND_L2 // size)))
-    # Each with the same values, strides and alignment, in memory of its own.
+    # Copies of the operands with the same values, strides and alignment, in separate memory.
     sets = [tensors, *([copy.deepcopy(t) for t in tensors] for _ in range(copies - 1))]
 
     def measure(kernel: Kernel, config: Config) -> float:
@@ -329,7 +329,7 @@ def timer(problem: Problem, tensors: Sequence[torch.Tensor]) -> Callable[[Kernel
         once()
         torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may allocate and synchronise meanwhile.
+        # Other threads may allocate and synchronise while the graph is captured.
         stream = torch.cuda.Stream(device)
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             once()

@@ -15,7 +15,7 @@ from .arguments import Options, check_options
 from .explain import explain
 from .matmul import matmul
 
-#: Kernels from which on they are compiled by several processes, which take seconds to start.
+#: From this many kernels on, several processes compile; they take seconds to start.
 _FEW = 4
 _PROBLEMS = "a list of problems, each (M, N, K), (batch, M, N, K) or two tensors"
 
@@ -34,13 +34,13 @@ def warmup(
     Args:
         problems: shapes (M, N, K) or (batch, M, N, K), or pairs of tensors as `matmul` takes
             them. If one of a pair requires a gradient, the products of the backward pass are
-            prepared too. Each is multiplied once; of a shape, the operands are allocated for it.
-        dtype, layout, device: of the shapes. Layout: N, or T for stored transposed, of each
-            operand; NT is that of `torch.nn.functional.linear`. Device: the current one.
-        activation, options: as for `matmul`.
+            prepared too. Each problem is multiplied once; for a shape, operands are allocated.
+        dtype, layout, device: for shapes. Layout: N, or T for stored transposed, for each operand;
+            `torch.nn.functional.linear` uses NT. Device: by default the current one.
+        activation, options: see `matmul`.
 
     Returns:
-        What was chosen for each. Without a GPU nothing is compiled, and nothing runs.
+        What was chosen for each problem. Without a GPU nothing is compiled, and nothing runs.
 
     >>> import torch, tritemm
     >>> [choice] = tritemm.warmup([(16, 64, 32)], dtype=torch.float16)
@@ -57,12 +57,12 @@ def warmup(
     problems = [_checked(one) for one in problems]
 
     def tensors():
-        """One pair at a time: together they may not fit into memory."""
+        """Yields one pair at a time; together they might not fit into memory."""
         for one in problems:
             if isinstance(one[0], torch.Tensor):
                 yield one
                 continue
-            *batch, M, N, K = one  # of zeros, which are all that a GPU must read
+            *batch, M, N, K = one  # zeros, so that no GPU reads uninitialised memory
             a = stored(torch.zeros, *batch, M, K, layout=layout[0], dtype=dtype, device=device)
             b = stored(torch.zeros, *batch, K, N, layout=layout[1], dtype=dtype, device=device)
             yield a, b
@@ -89,4 +89,4 @@ def _checked(problem: Sequence) -> Sequence:
             return problem
         problem = [f"{type(part).__name__} {list(part.shape)}" if is_one else part
                    for part, is_one in zip(problem, tensors, strict=True)]  # fmt: skip
-    raise ValueError(f"{problem!r} is no problem; warmup takes {_PROBLEMS}")
+    raise ValueError(f"{problem!r} is not a problem; warmup takes {_PROBLEMS}")

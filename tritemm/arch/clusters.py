@@ -19,41 +19,41 @@ from .scaled import WHOLE_K
 
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two.
 Numbers = tuple[int, int, int]
-#: BLOCK_M, warps and programs of a cluster, of tiles that have all of few columns.
+#: BLOCK_M, warps and programs of a cluster, for tiles that contain all of a few columns.
 Wide = tuple[int, int, int]
-#: BLOCK_M, warps, programs of a cluster, the least and the most BLOCK_N, of tiles as wide as fill
-#: so many waves of all SMs; those of cuBLAS are so too, by its kernels' names.
+#: BLOCK_M, warps, programs of a cluster, the least and the most BLOCK_N, of tiles just wide
+#: enough to fill some waves of all SMs; so are those of cuBLAS, by its kernels' names.
 Fitted = tuple[int, int, int, int, int]
 WAVES = (1, 2, 3)
-#: Parts that K is cut into, for one wave; and steps of a part, at least. For a C of a few clusters
-#: there are more, as many as fill the SMs, if they have `LONG_STEPS`: shorter ones weren't timed.
+#: Parts that K is cut into, for one wave; and the least steps of a part. For a C of a few clusters
+#: there are as many parts as fill the SMs, if they have `LONG_STEPS`: shorter ones weren't timed.
 COUNTS = (2, 3, 4, 6, 8)
 LEAST_STEPS, LONG_STEPS = 8, 512
 #: BLOCK_M, BLOCK_N and programs of a cluster, of the smallest tile that is fitted.
 SMALLEST = (64, 40, 2)
 #: Columns of C up to which a tile may have all of them: then each row of A is read once.
 FEW_COLUMNS = 64
-#: Stages of a tile that is taken for any problem, at most; and of one for a certain problem, which
-#: has four steps for each: small tiles need many in flight, and a short K leaves room for the next
+#: The most stages of a tile for any problem; and of one for a given problem, with four steps of K
+#: per stage: small tiles need many in flight, and a short K leaves room for the next
 #: launch.
 STAGES, DEEPEST, STEPS = 8, 16, 4
-#: Of all SMs, the share that a launch leaves free where the next one begins late, at least.
+#: The least share of all SMs that a launch leaves free if the next one begins late.
 FREE = 1 / 8
 #: Elements of C in the largest tile.
 LARGEST = 128 * 256
-#: As in a kernel; a call from the host costs several microseconds.
+#: Cached as in a kernel; a call from the host costs several microseconds.
 _line_bytes = functools.cache(cluster_mainloop.line_bytes)
 _cluster_tile = functools.cache(scheduler.cluster_tile)
 _slabs_of = functools.cache(cluster_mainloop.slabs_of)
 unit = functools.cache(wgmma.unit)
 
-#: What the rungs need whose programs come in clusters, and those that cut K.
+#: The needs of rungs whose programs form clusters, and of those that cut K.
 NEEDS = (*roles.NEEDS, lambda p: clusters_why_not())
 NEEDS_IN_PARTS = (
     COUNTED_K,
     *NEEDS,
     Constraint(
-        "K is {p.K}; a cluster shares two steps of {p.line} or more", lambda p: p.line < p.K
+        "K is {p.K}; a cluster needs at least two steps of {p.line}", lambda p: p.line < p.K
     ),
 )
 HOLDS_COLUMNS = Constraint(
@@ -65,7 +65,7 @@ WARPS = Constraint(
     "num_warps is {t.c.num_warps}; {t.possible} are possible{t.more}",
     lambda t: t.c.num_warps in t.choices,
 )
-#: Of consumers with 4 warps each.
+#: For consumers with 4 warps each.
 TILE = (
     Constraint(
         "BLOCK_M is {t.c.BLOCK_M}; {t.possible_rows} are possible with {t.c.num_warps} warps",
@@ -73,24 +73,24 @@ TILE = (
     ),
     HOLDS_COLUMNS,
 )
-#: A ring that is named by its address: as the first in shared memory, where Triton puts what is
-#: largest; and the room behind it is for few barriers.
+#: A ring that PTX addresses: it comes first in shared memory, where Triton puts the largest
+#: allocation, and has room for few barriers after it.
 RING = (
     A_RING,
     FITS,
     field("num_stages", f"{sm90.MOST_STAGES} is possible", lambda n: n <= sm90.MOST_STAGES),
     Constraint(
-        "the output takes more shared memory than the stages; take more stages",
+        "the output takes more shared memory than the stages; use more stages",
         lambda t: not by_tma(t.c_major) or t.buffers * t.buffer < t.stages,
     ),
 )
 
 
 class ClusterTile(RoleTile):
-    """A tile of any multiple of 8 columns, of consumers with 4 warps each.
+    """A tile of any multiple of 8 columns, for consumers with 4 warps each.
 
-    A family says further: `choices` of warps; the columns of a `piece` of its output, and how many
-    `pieces` a consumer stores at most.
+    A family adds: `choices` of warps; the columns of a `piece` of its output, and the most `pieces`
+    that a consumer stores.
     """
 
     piece: int
@@ -116,9 +116,9 @@ class ClusterTile(RoleTile):
 
     @property
     def most_columns(self) -> int:
-        """Columns whose accumulators the consumers' registers hold, at most."""
+        """The most columns whose accumulators fit the consumers' registers."""
         if self.facts.sums in PRODUCTS:
-            # Partial sums are of so many columns at most, and cut as the accumulator is.
+            # Partial sums have at most this many columns, and are cut like the accumulator.
             most, few = self.most_accumulators, PART_COLUMNS.value
             whole = few if self.c.BLOCK_N % 64 else (2 * most - few) // self.slabs
             return whole if whole > few else min(few, 2 * most // (self.slabs + 1))
@@ -133,7 +133,7 @@ class ClusterTile(RoleTile):
 
     @property
     def buffers(self) -> int:
-        """As many as are of use; 0 if none fits."""
+        """As many as are useful; 0 if none fits."""
         apart = self.apart + self.of_scales
         room = self.facts.shared - self.stages - apart - BARRIERS.value - sm90.RESERVE
         if not by_tma(self.c_major):  # Triton pads what it exchanges between threads
@@ -158,7 +158,7 @@ def _lines(matrix: Matrix, along_k: str, lines: int, line: int) -> tuple[int, in
 class Multicast(ClusterTile):
     """A tile of clusters that share the loads of an operand's tiles.
 
-    `choices` of warps, and what is said `more` of others. K is cut into `least` parts or more.
+    `choices` of warps, and `more` to say of others. K is cut into at least `least` parts.
     """
 
     least = 1
@@ -180,7 +180,7 @@ class Multicast(ClusterTile):
 
     def __init__(self, p: Problem, c: Config):
         super().__init__(p, c)
-        #: They share a tile, or there are two that take turns.
+        #: Consumers share a tile, or two take turns.
         self.consumers = max(self.sharers, 2)
 
     @property
@@ -197,13 +197,13 @@ class Multicast(ClusterTile):
 
     @property
     def room(self) -> int:
-        """Clusters that have room at once."""
+        """Clusters that fit at once."""
         return clusters_at_once(self.c.CLUSTER, self.p.device)
 
     @property
     def shared(self) -> str:
-        """The operand that the programs of a cluster share: with which C takes fewer clusters, or
-        else that with the larger tiles; B of equals."""
+        """The operand that a cluster's programs share: the one with which C needs fewer clusters,
+        else the one with the larger tiles; if equal, B."""
         high, wide = self._clusters("b"), self._clusters("a")
         larger = "a" if self.c.BLOCK_M > self.c.BLOCK_N else "b"
         return larger if high == wide else "b" if high < wide else "a"
@@ -214,7 +214,7 @@ class Multicast(ClusterTile):
 
     @property
     def clusters(self) -> int:
-        """Clusters that C takes."""
+        """Clusters that C needs."""
         return self._clusters(self.shared)
 
     @property
@@ -223,10 +223,10 @@ class Multicast(ClusterTile):
 
     @property
     def late(self) -> bool:
-        """Whether the next launch had better wait until this one, of one tile a program, ends.
+        """Whether the next launch should wait until this one, with one tile per program, ends.
 
-        If it fits only in part, its first clusters take the SMs that are free now, as they lie, and
-        those of a crowded GPC take a third longer. Where next to none is free, it is no matter.
+        If the next one fits only in part, its first clusters take whichever SMs are free, and those
+        in a crowded GPC take a third longer. If next to no SM is free, it makes no difference.
         """
         clusters = self.clusters
         if self.c.SPLIT_K > 1 or not self.room < 2 * clusters <= 2 * self.room:
@@ -257,7 +257,7 @@ class Multicast(ClusterTile):
 class Cooperative(Multicast):
     """Consumers share a tile."""
 
-    choices, more = (8, 12), "; cluster_pingpong takes 4"
+    choices, more = (8, 12), "; cluster_pingpong has 4"
 
 
 class Pingpong(Multicast):
@@ -273,15 +273,15 @@ class Split(Multicast):
 
     @staticmethod
     def for_any(problem: Problem) -> tuple[Config, ...]:
-        """One for any problem whose K can be cut."""
+        """A config for any problem whose K can be cut."""
         return (config_of(128, 128, problem.line, 8, 4, 2, 2),)
 
 
 @once_per(facts)
 def usual(problem: Problem, tiles: Sequence[Numbers], programs=(2,)) -> tuple[Config, ...]:
-    """The configs of those of the `tiles` that fit, in clusters of so many `programs`.
+    """The configs of the `tiles` that fit, in clusters of that many `programs`.
 
-    Where consumers take turns, both variants: one more buffer of their output, or one more stage.
+    If consumers take turns, both variants: one more buffer for their output, or one more stage.
     """
     found: dict = {}
     for count in programs:
@@ -297,10 +297,10 @@ def fitted(
     problem: Problem, table: Sequence[Fitted], besides: Sequence[Numbers] = (),
     counts: Sequence[int] = (), deep: bool = False,
 ) -> tuple[Config, ...]:  # fmt: skip
-    """Tiles whose columns are the fewest with which C takes so many waves.
+    """Tiles with the fewest columns for which C needs a given number of waves.
 
-    Or those with which it takes one where K is cut into as many parts as one of `counts`, or `deep`
-    into as many as fill it. None of `besides`.
+    Or for which it needs one wave with K cut into one of `counts` parts, or, if `deep`, as many
+    as fill it. None of `besides`.
     """
     space, device = problem.space, problem.device
     found: dict = {}
@@ -312,10 +312,10 @@ def fitted(
     if space.elements * parts < rows * columns * clusters_at_once(programs, device):
         return ()
     for rows, warps, programs, least, most in table:
-        step = 16 if counts else facts(problem).step  # parts are added up in pieces of 16 or more
+        step = 16 if counts else facts(problem).step  # parts are added in pieces of 16 or more
         if problem.N + step <= least:
             continue
-        # Programs that share B stand one below the other, those that share A side by side.
+        # Programs that share B are one below the other, those that share A side by side.
         high, low = space.bands(rows * programs), space.bands(rows)
         for clusters, split in _waves(programs, device, counts, parts):
             tall, wide = clusters // high, clusters // low * programs
@@ -335,13 +335,13 @@ def fitted(
 def offered(
     problem: Problem, tiles: Sequence[Numbers], table: Sequence[Fitted], wide: Sequence[Wide]
 ) -> tuple[Config, ...]:
-    """The usual tiles, those that fill whole waves, and those that have all of few columns."""
+    """The usual tiles, those that fill whole waves, and those with all of a few columns."""
     found = usual(problem, tiles) + fitted(problem, table, tiles) + as_wide(problem, wide)
     return tuple(dict.fromkeys(found))
 
 
 def as_wide(problem: Problem, tiles: Sequence[Wide]) -> tuple[Config, ...]:
-    """The `tiles` with all columns of C, if these are few."""
+    """The `tiles` with all columns of C, if there are few."""
     step = facts(problem).step
     columns = -(-problem.N // step) * step
     if columns > FEW_COLUMNS:
@@ -352,12 +352,12 @@ def as_wide(problem: Problem, tiles: Sequence[Wide]) -> tuple[Config, ...]:
 
 
 def _most_stages(problem: Problem, split: int = 1) -> int:
-    """Stages that are of use where K is in so many parts."""
+    """Stages that are useful if K is in `split` parts."""
     return min(DEEPEST, max(STAGES, problem.K // (problem.line * split * STEPS)))
 
 
 def fitted_in_parts(problem: Problem, table: Sequence[Fitted]) -> tuple[Config, ...]:
-    """Those where K is cut into some of `COUNTS`, or `deep` into more."""
+    """Tiles with K cut into some of `COUNTS` parts, or, if `deep`, into more."""
     return fitted(problem, table, counts=COUNTS, deep=True)
 
 
@@ -365,9 +365,9 @@ def fitted_in_parts(problem: Problem, table: Sequence[Fitted]) -> tuple[Config, 
 def _waves(
     programs: int, device: Device, counts: Sequence[int], parts: int
 ) -> Sequence[tuple[int, int]]:
-    """Clusters of one to three waves of whole tiles, or of one where K is cut; into how many.
+    """Clusters of one to three waves of whole tiles, or of one if K is cut; and the parts of K.
 
-    Into as many as `counts` has, or more if few clusters fill the SMs so; up to `parts`.
+    The parts are those in `counts`, or more if few clusters then fill the SMs; up to `parts`.
     """
     room = clusters_at_once(programs, device)
     if not counts:
@@ -383,8 +383,8 @@ def deepest(
 ) -> Config | None:  # fmt: skip
     """The config with as many stages as fit, up to `most`, if any do.
 
-    Consumers take turns where much is stored for what is multiplied: `buffers` of it first, or
-    several of pieces that leave together.
+    Consumers take turns if they store much for what they multiply: first `buffers` for that, or
+    several buffers of pieces that are stored together.
     """
     several = (8, 2, 1) if unit(columns) == 8 else (2, 1)
     for least in several if warps == sm90.WARPGROUP and buffers > 1 else (1,):
@@ -397,7 +397,7 @@ def deepest(
 
 
 def shared_parts(table: Sequence[Fitted]) -> Callable[[Problem, int], Sequence[Config]]:
-    """`Limits.ordered` of a rung whose clusters have a part each."""
+    """`Limits.ordered` for a rung in whose clusters each program has a part."""
 
     def configs(problem: Problem, parts: int) -> Sequence[Config]:
         found = fitted(problem, table, counts=(parts,)) if parts > 1 else ()
@@ -415,5 +415,5 @@ def worth_swapping(problem: Problem) -> bool:
 
 
 def few_waves(problem: Problem) -> bool:
-    """The same, of a C of 3 waves at most."""
+    """The same, for a C of at most 3 waves."""
     return worth_swapping(problem) and problem.space.elements <= 3 * problem.device.sms * LARGEST

@@ -1,4 +1,4 @@
-"""The rungs in Triton whose tiles TMA moves: arguments, tiles, and what these need."""
+"""Triton rungs whose tiles TMA moves: arguments, tiles, and their needs."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ HAS_TMA = Constraint(
 
 @kept
 def tma_why_not(problem: Problem) -> str | None:
-    """The constraint of what reads A and B through tensor descriptors."""
+    """The constraint on A and B for reads through tensor descriptors."""
     return refusal((HAS_TMA, readable, indices, wraps), problem)
 
 
-#: What the rungs need.
+#: The rungs' needs.
 NEEDS = (SINGLE_COLUMNS, tma_why_not)
 
 
@@ -61,7 +61,7 @@ class TmaTile(Dot):
             lambda t: min(t.c.BLOCK_M, t.c.BLOCK_N, t.c.BLOCK_K) >= t.least_side,
         ),
         Constraint(
-            "stages and output together don't fit into shared memory; take fewer stages",
+            "stages and output together don't fit into shared memory; use fewer stages",
             lambda t: fits(t.p, t.c, t.outputs(t.p)),
         ),
     )
@@ -73,8 +73,8 @@ class TmaTile(Dot):
 
     @staticmethod
     def outputs(problem: Problem) -> int:
-        """Tiles of C beside the stages: a converted tile takes the place of the stages; the
-        accumulator itself is staged beside them."""
+        """Tiles of C in addition to the stages: a converted tile replaces the stages; the
+        accumulator itself is staged next to them."""
         return int(problem.accumulate == problem.c.dtype)
 
     @classmethod
@@ -84,7 +84,7 @@ class TmaTile(Dot):
 
 
 class PersistentTile(TmaTile):
-    """The same of a program that goes on to its next tile."""
+    """The same for a program that continues with its next tile."""
 
     @staticmethod
     def outputs(problem: Problem) -> int:
@@ -95,16 +95,16 @@ class PersistentTile(TmaTile):
 
 
 def suits(problem: Problem) -> bool:
-    """Whether lanes of FFMA read tiles as TMA brings them: A along K, and B across it.
+    """Whether FFMA's lanes can read tiles as TMA stores them: A along K, and B across it.
 
-    Triton copies others within shared memory once more, unswizzled, so that lanes share a bank.
+    Triton copies others within shared memory again, unswizzled, so that lanes share a bank.
     """
     return not problem.by_ffma or problem.layout == "NN"
 
 
 @once_per(types_and_room)
 def _tiles(problem: Problem, outputs: int) -> tuple[Config, ...]:
-    """Those that fit with so many `outputs` beside them.
+    """The tiles that fit together with that many `outputs`.
 
     A row of K is 128 bytes, what TMA swizzles, where the rest leaves room: fp64 and fp32 on FFMA
     are short of registers; int8 with rows along M or N is transposed through shared memory, because

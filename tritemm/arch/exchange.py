@@ -18,13 +18,13 @@ from .scaled import IN_BLOCKS, WHOLE_K
 Numbers = tuple[int, int, int, int]
 #: Elements of K of a step; stages at most.
 MOST_DEPTH, DEEPEST = 256, 12
-#: Bytes of partial sums, at most, that have room of their own; more of them lie where the stages
+#: The most bytes of partial sums with room of their own; more of them reuse the stages'
 #: did.
 APART = 24 * 1024
 
-#: Partial sums, where the stages lie, or in room of their own; behind them are the barriers.
+#: Partial sums, in the stages' memory, or in their own; the barriers follow.
 SLOTS_FIT = Constraint(
-    "the sums don't fit where the stages lie; take more stages",
+    "the sums don't fit into the stages' memory; use more stages",
     lambda t: t.slots <= max(t.stages, APART),
 )
 
@@ -74,7 +74,7 @@ class Exchanging(ClusterTile):
 
     @property
     def slots(self) -> int:
-        """Bytes of the partial sums that come to a program: for each piece a slot per program."""
+        """Bytes of the partial sums that a program receives: for each piece a slot per program."""
         return 4 * self.c.BLOCK_M * self.piece * self.c.SPLIT_K * self.own_pieces
 
     @property
@@ -134,7 +134,7 @@ def _with_narrow(tiles: tuple[Numbers, ...], columns: int, known: Facts) -> tupl
 
 
 def _as_deep(tiles: tuple[Numbers, ...], known: Facts) -> tuple[Numbers, ...]:
-    """The tiles of 16-bit elements with steps of as many bytes, or of a block that is promoted."""
+    """The tiles for 16-bit elements, with steps of equally many bytes, or of one promoted block."""
     most = MOST_DEPTH if known.sums == "whole" else BLOCK
     return tuple((m, n, min(2 * k // known.size, most), warps) for m, n, k, warps in tiles)
 

@@ -1,4 +1,4 @@
-"""Tiles of `gemv`: what they need, and its arguments."""
+"""Tiles of `gemv`: their constraints, and its arguments."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from .sm90 import launches_early
 
 #: Bytes of a word.
 WORD_BYTES = WORD.value
-#: Rows of C in one program: more would not leave registers for what is in flight.
+#: The most rows of C per program: more would leave no registers for loads in flight.
 MOST_ROWS = 8
-#: Parts that K is split in, at most: the last program of a tile reads as many.
+#: The most parts of K: the last program of a tile reads them all.
 MOST_PARTS = 128
 
-#: Words of its lines that a thread asks for at once, at most; of its lines or A's rows, at least.
+#: The most words of its lines that a thread loads at once; the least of its lines or A's rows.
 IN_FLIGHT = 8
 LEAST_IN_FLIGHT = 4
-#: Warps, words of a line in a step, and lines of a thread, where lanes run along K. The fewer the
-#: words, the fewer lanes whose sums are added up when a line ends, which is soon where K is short;
-#: of a long K the wide ones read most evenly.
+#: Warps, words of a line in a step, and lines of a thread, if lanes run along K. The fewer the
+#: words, the fewer lanes' sums are added when a line ends, which is soon if K is short; with a long
+#: K the wide ones read most evenly.
 ALONG_K = (
     (8, 256, 4), (4, 128, 4), (8, 256, 2), (4, 128, 2), (4, 64, 1), (4, 32, 2), (8, 32, 2),
     (4, 32, 1), (4, 16, 2),
 )  # fmt: skip
-#: Of a config that a caller names: words in flight, and sums, of a thread. The code for a step
+#: For a config that a caller names: words in flight, and sums, per thread. The code for a step
 #: grows with both, and the compiler's time with the code.
 MOST_IN_FLIGHT, MOST_SUMS = 16, 64
-#: Programs per SM that are enough to keep it busy.
+#: Programs per SM that keep it busy.
 PROGRAMS = 3
 
 
 def skewed(matrix: Matrix, line: int) -> bool:
-    """Whether some line of `matrix` starts inside a word; `line` elements lie between two."""
+    """Whether some line of `matrix` starts inside a word; `line`: elements between two lines."""
     steps = (*matrix.strides[:2], line)
     return not matrix.aligned or any(s * matrix.dtype.itemsize % WORD_BYTES for s in steps)
 
@@ -67,7 +67,7 @@ def fixed(problem: Problem, config: Config):
         "A_SKEW": skewed(problem.a, stride_am),
         "B_SKEW": skewed(problem.b, stride_bn if axis == "k" else stride_bk),
         "RAGGED": problem.K % per != 0,
-        "WIDE": problem.long,  # offsets have 64 bits in any case
+        "WIDE": problem.long,  # offsets always have 64 bits
         "SPLIT_K": config.SPLIT_K,
         "PDL": launches_early(problem.device),
         # 64 sums per thread of 4 warps are read at once.
@@ -76,7 +76,7 @@ def fixed(problem: Problem, config: Config):
 
 
 def room(problem: Problem, config: Config) -> Room | None:
-    """Where K is split: for its partial sums, and a counter for each tile."""
+    """If K is split: for its partial sums, and a counter for each tile."""
     if config.SPLIT_K == 1:
         return None
     tiles = config.tiles(problem)
@@ -91,12 +91,12 @@ def tensors(problem: Problem, config: Config, a, b, c, partial=None, counters=No
 
 
 def few_rows(problem: Problem) -> int:
-    """Where B runs along N, every row has an accumulator for each element of a word: too many; and
-    what TMA can read is multiplied faster by tensor cores.
+    """The most rows that count as few. If B runs along N, every row needs an accumulator for each
+    element of a word, which is too many; and tensor cores are faster on what TMA can read.
 
-    Of fp32, which tensor cores can't multiply as it is, a word has but four.
+    A word of fp32, which tensor cores can't multiply unsplit, has only four.
 
-    Of A's rows, elements beside each other are of different rows where A is stored by columns.
+    If A is stored by columns, adjacent elements of A belong to different rows.
     """
     if along(problem) == "n" and problem.by_ffma:
         return MOST_ROWS
@@ -122,11 +122,11 @@ class Words(Tile):
         ),
         Constraint(
             f"{{t.flying}} words of a thread are in flight; {MOST_IN_FLIGHT} are possible. "
-            "Take a smaller tile, fewer stages or more warps",
+            "Use a smaller tile, fewer stages or more warps",
             lambda t: t.flying <= MOST_IN_FLIGHT,
         ),
         Constraint(
-            f"{{t.sums}} sums per thread; {MOST_SUMS} are possible. Take a smaller tile",
+            f"{{t.sums}} sums per thread; {MOST_SUMS} are possible. Use a smaller tile",
             lambda t: t.sums <= MOST_SUMS,
         ),
     )
@@ -143,7 +143,7 @@ class Words(Tile):
 
 
 def configs(problem: Problem) -> tuple[Config, ...]:
-    """First what should suit: 4 to 8 words in flight per thread, and programs for each SM.
+    """First what should suit: 4 to 8 words in flight per thread, and programs for every SM.
 
     Then fewer or more lines, or parts of K, per program.
     """

@@ -1,4 +1,4 @@
-"""Constraints of sizes: what one launch, indices of 32 bits and K in parts have room for."""
+"""Constraints on sizes: the limits of one launch, 32-bit indices and K in parts."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ CUT = scheduler.CUT.value
 #: Rows, columns and depth in K of the smallest tile of the rungs whose warps have roles.
 LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 64, 8, 32
 
-#: A rung that stores its accumulators as they are.
+#: For a rung that stores its accumulators unchanged.
 PLAIN_ONLY = Constraint(
-    "this rung stores sums as they are, and the result has more: {p.epilogue}",
+    "this rung has no epilogue, but the product has one: {p.epilogue}",
     lambda p: p.epilogue == PLAIN,
 )
-#: A rung whose epilogue finishes each column of the product by itself.
+#: For a rung whose epilogue finishes each column of the product separately.
 SINGLE_COLUMNS = Constraint(
-    "this rung finishes columns one by one, and {p.epilogue.activation} takes pairs",
+    "this rung finishes columns one by one, but {p.epilogue.activation} takes pairs",
     lambda p: p.epilogue.per_column == 1,
 )
-#: A kernel that counts the steps of K, of 16 or more, for all parts, 128 or fewer.
+#: For a kernel that counts the steps of K, of 16 or more, over all parts, 128 or fewer.
 COUNTED_K = Constraint(
-    "K is {p.K}; steps of K are counted in 32 bits, for all parts, up to 2**28 - 16",
+    "K is {p.K}; steps are counted in 32 bits, over all parts, up to 2**28 - 16",
     lambda p: p.K <= 2**28 - 16,
 )
 
 
 def programs_why_not(programs: int) -> str | None:
-    """The refusal of a launch of so many programs."""
+    """The refusal of a launch with this many programs."""
     if programs <= sm80.MOST_PROGRAMS:
         return None
     return f"{programs} programs are needed, and a launch has at most 2**31 - 1"
 
 
 def launchable(configs: Callable[[Problem], Sequence[Config]], which: Callable = max) -> Need:
-    """The constraint of what has a program for each tile, in all its `configs`, or in any (min)."""
+    """Whether a launch can have a program for each tile, in all its `configs`, or in any (min)."""
 
     def reason(p: Problem) -> str | None:
         if p.space.elements <= sm80.MOST_PROGRAMS:
@@ -55,26 +55,26 @@ def launchable(configs: Callable[[Problem], Sequence[Config]], which: Callable =
 
 
 def units_why_not(units: int) -> str | None:
-    """The refusal of so many tiles, or parts of tiles, that are counted in 32 bits."""
+    """The refusal of this many tiles, or parts of tiles, which are counted in 32 bits."""
     if units <= MOST_UNITS:
         return None
     return f"{units} tiles, or parts of them, are counted in 32 bits here; 2**30 are possible"
 
 
 def counted(p: Problem) -> str | None:
-    """The constraint of kernels that have indices, tiles and steps of K in 32 bits.
+    """The constraint of kernels with 32-bit indices, tile counts and step counts.
 
-    Programs count the steps of K of all their tiles.
+    A program counts the steps of K over all its tiles.
     """
     tiles = p.space.tiles(LEAST_ROWS, LEAST_COLUMNS)
     steps = (tiles // p.device.sms + 2) * -(-p.K // LEAST_DEPTH)
     if (reason := indices(p)) or steps < 2**31:
         return reason
-    return f"{steps} steps of K may come to a program, which counts them in 32 bits"
+    return f"a program may get {steps} steps of K, more than its 32-bit count allows"
 
 
 def indices(p: Problem) -> str | None:
-    """The constraint of kernels whose indices, and counts of tiles, have 32 bits."""
+    """The constraint of kernels with 32-bit indices and tile counts."""
     for name in "MNK":
         size = getattr(p, name)
         if size > MOST_ELEMENTS:
@@ -98,7 +98,7 @@ def order_why_not(problem: Problem, config: Config) -> str | None:
 
 
 def in_registers(t: Tile) -> str | None:
-    """The constraint of tiles that a program's threads load, and accumulate in Triton."""
+    """The constraint on tiles that a program's threads load, and accumulate in Triton."""
     c, threads = t.c, 32 * t.c.num_warps
     each = -(-(c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // threads)
     if each > sm80.OPERANDS:
@@ -107,7 +107,7 @@ def in_registers(t: Tile) -> str | None:
 
 
 def accumulated(t: Tile) -> str | None:
-    """The constraint of accumulators that a program's threads have registers for, in Triton."""
+    """The constraint on accumulators: in Triton, a program's threads need registers for them."""
     threads = 32 * t.c.num_warps
     words = t.c.BLOCK_M * t.c.BLOCK_N * max(1, t.p.accumulate.itemsize // 4)
     most = min(sm80.ACCUMULATORS, sm80.ALL_ACCUMULATORS // threads)
@@ -116,8 +116,8 @@ def accumulated(t: Tile) -> str | None:
     return None
 
 
-#: K in parts that have a step or more each, and are not more than can be counted; and in fixed
-#: `PARTS`, of which one program takes all, or each one.
+#: K in parts of at least a step each, as many as can be counted; and in fixed `PARTS`, of which one
+#: program computes all, or each program one.
 PARTS = (
     lambda t: None if t.c.SPLIT_K == 1 else COUNTED_K(t.p),
     Constraint(
@@ -133,9 +133,9 @@ PARTS = (
 def _fixed_parts_why_not(t: Tile) -> str | None:
     count, split, pieces = t.c.PARTS, t.c.SPLIT_K, -(-t.p.K // CUT)
     if t.p.groups:
-        return f"PARTS is {count}; of groups it is 1, for each has a K of its own"
+        return f"PARTS is {count}; with groups it must be 1, for each has its own K"
     if split not in (1, count):
-        return f"PARTS is {count} and SPLIT_K {split}; one program takes all parts, or each one"
+        return f"PARTS is {count} and SPLIT_K {split}; SPLIT_K must be 1 or equal to PARTS"
     if CUT % t.c.BLOCK_K:
         return f"BLOCK_K is {t.c.BLOCK_K}; PARTS begin at multiples of {CUT} elements"
     if count > pieces:

@@ -1,5 +1,5 @@
-"""How matrices lie in memory, as arguments of a kernel, and what can copy their lines: TMA, or
-threads 16 bytes at a time.
+"""How matrices are stored, as a kernel's arguments, and what can copy their lines: TMA, or threads
+16 bytes at a time.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _STRIDES = {
 
 
 def once_per(kind: Callable[[Problem], Hashable]):
-    """Works a function of a problem out once for all problems of a `kind`.
+    """Computes a function of a problem once for all problems of a `kind`.
 
-    It may ask for nothing else of a problem. Most are of a kind that was asked for before.
+    The function may depend on nothing else. The kind of most problems has been seen before.
     """
 
     def of(function: Callable):
@@ -97,7 +97,7 @@ def unreadable(name: str, matrix: Matrix, by: str = "TMA") -> str | None:
 
 
 def readable(problem: Problem, by: str = "TMA") -> str | None:
-    """The constraint of what reads A and B, each by rows or by columns, in pieces of 16 bytes."""
+    """The constraint on A and B, each read by rows or by columns, in pieces of 16 bytes."""
     return unreadable("a", problem.a, by) or unreadable("b", problem.b, by)
 
 
@@ -130,7 +130,7 @@ def storable(problem: Problem) -> bool:
 @kept
 def c_major(problem: Problem) -> str:
     """How C is stored: by TMA along rows (N) or columns (T), else by threads (n, t)."""
-    if storable(problem) and problem.groups != "n":  # whose ends lines must not cross
+    if storable(problem) and problem.groups != "n":  # lines must not cross the groups' ends
         return "N"
     if storable(problem.transposed()) and problem.groups != "m":
         return "T"
@@ -139,7 +139,7 @@ def c_major(problem: Problem) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Box:
-    """The geometry of a tensor descriptor, and the matrix's major: stored by rows N, columns T.
+    """The geometry of a tensor descriptor, and the matrix's major: by rows N, by columns T.
 
     Batched matrices have rank 4. A broadcast batch dimension has extent 1 there, and the kernel
     clamps its index.
@@ -169,7 +169,7 @@ class Box:
 
     @staticmethod
     def of_c(problem: Problem, rows: int, columns: int) -> Box | None:
-        """The box of C, in pieces of [rows, columns]; None where it is stored by threads."""
+        """The box of C, in pieces of [rows, columns]; None if threads store it."""
         if problem.groups in ("m", "n"):
             whole = by_tma(c_major(problem))
             return Box.ragged(problem.c, rows, columns, problem.groups) if whole else None
@@ -211,7 +211,7 @@ class Box:
 
 
 class Boxes(NamedTuple):
-    """The boxes of A, B and C, the last None where C is stored through pointers; and of B's other
+    """The boxes of A, B and C, the last None if C is stored through pointers; and of B's other
     half, if it has one."""
 
     a: Box
@@ -227,5 +227,5 @@ class Boxes(NamedTuple):
 
 @functools.cache
 def _shared_layout(block: tuple[int, ...], dtype: torch.dtype) -> NVMMASharedLayout:
-    """A block in shared memory: the widest swizzle that its lines allow."""
+    """A block in shared memory, with the widest swizzle that its lines allow."""
     return NVMMASharedLayout.get_default_for(list(block), TRITON_DTYPE[dtype])

@@ -1,4 +1,4 @@
-"""Tiles of the rungs on mma.sync by hand: what they need, and their arguments."""
+"""Tiles of the rungs that use mma.sync directly: their needs, and the kernels' arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .lines import c_major, major_of, readable
 from .pointers import POINTERS
 from .roles import NO_INTERPRETER
 
-#: Who refuses what can't be copied 16 bytes at a time.
+#: The subject of refusals of what can't be copied 16 bytes at a time.
 BY = "a copy of 16 bytes"
 CHUNK, DEPTH = mma_sync.CHUNK.value, mma_sync.DEPTH.value
 
@@ -23,9 +23,9 @@ CHUNK, DEPTH = mma_sync.CHUNK.value, mma_sync.DEPTH.value
 def classic_config(
     problem: Problem, stages: int = 1, shared: str = "", single: int = 128
 ) -> Config:
-    """The block tile of the CUDA HGEMM ladder; half of it where the output has no room.
+    """The block tile of the CUDA HGEMM ladder; half of it if the output has no room.
 
-    Where single elements are loaded, `single` rows and columns.
+    If single elements are loaded, `single` rows and columns.
     """
     classic = Config(256, 128, 32, 8, stages, ORDER="serpentine", SHARED=shared)
     if not _sides(problem).isupper():
@@ -37,9 +37,7 @@ def classic_config(
 NEEDS = (
     PLAIN_ONLY,
     NO_INTERPRETER,
-    Constraint(
-        "operands of 16 bits are needed, and these are {p.a.dtype}", lambda p: p.itemsize == 2
-    ),
+    Constraint("operands of 16 bits are needed, not {p.a.dtype}", lambda p: p.itemsize == 2),
     Constraint(
         "sums of {p.a.dtype} are kept in float32",
         lambda p: p.accumulate != torch.float16 or p.a.dtype == torch.float16,
@@ -52,8 +50,8 @@ NEEDS = (
 class ChunkTile(Tile):
     """A tile that threads copy in chunks; it has as many `stages` as one of these.
 
-    It is `depth` deep at least. A thread keeps an address for each single element that it loads: it
-    has room for `most`.
+    It is `depth` deep at least. A thread keeps an address for each single element that it loads: at
+    most `most`.
     """
 
     stages: tuple[int, ...] = (1,)
@@ -75,7 +73,7 @@ class ChunkTile(Tile):
             lambda t: t.each <= t.most or _sides(t.p).isupper(),
         ),
         Constraint(
-            "the tiles don't fit into shared memory; take fewer stages or smaller tiles",
+            "the tiles don't fit into shared memory; use fewer stages or smaller tiles",
             lambda t: _fits(t.p, t.c),
         ),
     )
@@ -100,7 +98,7 @@ class Stages(ChunkTile):
 
 
 def _fits(problem: Problem, config: Config) -> bool:
-    """Whether shared memory has room for the tiles, and then for all of the output in their place.
+    """Whether shared memory has room for the tiles, and then for all of the output instead.
 
     The compiler may pass the output through less.
     """
@@ -116,7 +114,7 @@ def _fits(problem: Problem, config: Config) -> bool:
 
 
 def _sides(problem: Problem) -> str:
-    """Along which sides chunks of A and of B lie, as capitals if all are whole: see `mma_sync`."""
+    """The sides along which chunks of A and B run, in capitals if all are whole: see `mma_sync`."""
     sides = ""
     for view in (problem, problem.transposed()):
         along_k = major_of(view.a, BY) == "N"

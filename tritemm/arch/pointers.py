@@ -1,4 +1,4 @@
-"""The rungs in Triton that load through pointers: arguments, tiles, and what these need."""
+"""Triton rungs that load through pointers: arguments, tiles, and their needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import sm80, sm90
 from .limits import SINGLE_COLUMNS, accumulated, in_registers, launchable
 from .lines import once_per, sizes
 
-#: Bytes of shared memory for barriers, beside what tiles take.
+#: Bytes of shared memory for barriers, in addition to tiles.
 BARRIERS = 512
 
 
@@ -55,7 +55,7 @@ def classic_tiles(problem: Problem, *orders: str) -> tuple[Config, ...]:
 
 @once_per(types_and_room)
 def tiles_in_flight(problem: Problem) -> tuple[Config, ...]:
-    """Tiles of what overlaps copies with products, the deepest ring first."""
+    """Tiles of rungs that overlap copies with products, the deepest ring first."""
     classic = classic_tile(problem)
     tiles, depths = [classic], [4, 3, 2]
     if problem.itemsize > 2:
@@ -75,7 +75,7 @@ def tiles_in_flight(problem: Problem) -> tuple[Config, ...]:
 def _in_registers(problem: Problem, configs: list[Config]) -> tuple[Config, ...]:
     """`configs`, smaller where ptxas would spill: in fp32 before WGMMA read shared memory.
 
-    There, fragments of split operands take registers beside the accumulator, and so do the
+    There, fragments of split operands take registers in addition to the accumulator, as do the
     addresses of single elements in tiles of 64 x 64 with 8 warps: the ptxas of Triton 3.8 spills 8
     to 32 bytes per thread.
     """
@@ -89,19 +89,19 @@ def _in_registers(problem: Problem, configs: list[Config]) -> tuple[Config, ...]
 
 
 def fits(problem: Problem, config: Config, outputs: int = 0) -> bool:
-    """Whether stages of A and B fit into shared memory, and so many tiles of C beside them."""
+    """Whether stages of A and B fit into shared memory, together with `outputs` tiles of C."""
     stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * problem.itemsize
     output = config.BLOCK_M * config.BLOCK_N * problem.c.dtype.itemsize
     return config.num_stages * stage + outputs * output + BARRIERS <= problem.device.shared
 
 
 def least_depth(problem: Problem) -> int:
-    """Elements of K that a tensor core takes at a time."""
+    """The least elements of K in a tensor-core instruction."""
     return sm80.DEPTH_OF_BYTES if problem.itemsize == 1 else sm80.DEPTH
 
 
 def is_wgmma(problem: Problem, config: Config) -> bool:
-    """Whether Triton multiplies by WGMMA what WGMMA can: by its rows, and by warpgroups."""
+    """Whether Triton uses WGMMA where it can: it needs enough rows and warpgroups."""
     rows, columns = config.BLOCK_M >= sm90.ROWS, config.BLOCK_N >= sm90.COLUMN_STEP
     enough = rows and columns and config.num_warps >= sm90.WARPGROUP
     return enough and sm90.has_wgmma(problem.device)
@@ -110,18 +110,18 @@ def is_wgmma(problem: Problem, config: Config) -> bool:
 #: int8 on mma.sync, which Triton lets saturate: sums that can't overflow.
 EXACT_INT8 = Constraint(
     "K is {p.K}: from 131072 on, int32 sums of int8 products can overflow, and mma.sync saturates "
-    "where the result should wrap",
+    "instead of wrapping",
     lambda p: p.a.dtype != torch.int8 or p.K < 2**17,
 )
 
 
 def wraps(p: Problem) -> str | None:
-    """The constraint of int8 where there is no WGMMA, which wraps."""
+    """The constraint on int8 without WGMMA, which wraps."""
     return None if sm90.has_wgmma(p.device) else EXACT_INT8(p)
 
 
 def needs(configs: Callable[[Problem], Sequence[Config]], *first: Need) -> tuple[Need, ...]:
-    """What rungs need whose tiles Triton multiplies, with a program for each, after what is
+    """The needs of rungs whose tiles Triton multiplies, with a program for each, after the needs in
     `first`."""
     return (*first, SINGLE_COLUMNS, wraps, launchable(configs))
 
@@ -143,7 +143,7 @@ class Dot(Tile):
         in_registers,
         _tile_wraps,
         Constraint(
-            "the tiles of A and B don't fit into shared memory; take smaller ones",
+            "the tiles of A and B don't fit into shared memory; use smaller ones",
             lambda t: fits(t.p, t.c),
         ),
     )

@@ -1,4 +1,4 @@
-"""What a choice asks of an architecture, for which it need not know an instruction."""
+"""What the choice of a kernel asks of an architecture, without knowing its instructions."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from .lines import crossed, unreadable
 from .pointers import is_wgmma
 from .tiles import FRAGMENTS, Cooperative
 
-#: Where K is cut into fixed parts: columns of C that a tile has at least of a swapped product, as
-#: its rows; N at most, K at least, and elements of a part at least.
+#: If K is cut into fixed parts: the least columns of C in a tile of a swapped product, which become
+#: its rows; the largest N, the smallest K, and the least elements of a part.
 TILE, MOST_N, LEAST_K, LEAST_PART = 64, 1536, 4096, 768
-#: Parts that the programs of a cluster exchange; and elements of each of more, at least.
+#: The most parts that a cluster's programs exchange; and the least elements per part above that.
 IN_CLUSTER, DEEP_PART = 8, 2048
-#: A tensor core takes so many rows at least: a side of C that is shorter is better its columns.
+#: The least rows of a tensor core's tile: a shorter side of C should be its columns.
 LEAST_ROWS = sm90.ROWS
 
 
 def too_old(problem: Problem) -> str | None:
-    """Why there is no kernel for the problem's device."""
+    """Why no kernel supports the problem's device, or None."""
     if problem.device.capability >= sm80.CAPABILITY:
         return None
     return (
         "tritemm needs an NVIDIA GPU of compute capability 8.0 or newer; "
-        f"{problem.device.name} has {problem.device.version}. Multiply by torch there"
+        f"{problem.device.name} has {problem.device.version}. Use torch there"
     )
 
 
 def copies(problem: Problem) -> list[str]:
-    """Operands that may be copied first: none, those that TMA can't read, and `turned` ones too.
+    """Operands that may be copied first: none, those that TMA can't read, and the `turned` ones.
 
-    Of two of these the smaller is enough where a rung takes the other from registers, of tf32.
+    Of two `turned` tf32 operands the smaller is enough if a rung takes the other from registers.
     """
     if not sm90.has_tma(problem.device):
         return [""]
@@ -53,15 +53,15 @@ def copies(problem: Problem) -> list[str]:
 def planes(problem: Problem) -> bool:
     """Whether operands may be split into planes, or residues, that WGMMA multiplies."""
     able = problem.device != INTERPRETER and sm90.has_wgmma(problem.device)
-    if problem.by_residues:  # torch does what follows
+    if problem.by_residues:  # torch computes the epilogue
         able = able and problem.epilogue == PLAIN and problem.why_no_residues() is None
     return problem.splits and able
 
 
 def turned(problem: Problem) -> str:
-    """The operands that WGMMA reads only with K contiguous, and that are stored otherwise.
+    """The operands that WGMMA reads only with K contiguous, but that are stored otherwise.
 
-    Of FFMA, the smaller one where both lie along K: registers are short then.
+    For FFMA, the smaller one if both are stored along K: registers would be short.
     """
     dtype = problem.a.dtype
     if problem.by_ffma:
@@ -72,7 +72,7 @@ def turned(problem: Problem) -> str:
 
 
 def better_swapped(problem: Problem) -> bool:
-    """Whether scales of each row are A's of swapped operands alone."""
+    """Whether only the swapped product has scales for each row of A alone."""
     return problem.sums == "block" and problem.lines_per_scale[0] != 1 == problem.lines_per_scale[1]
 
 
@@ -82,12 +82,12 @@ def lacks_registers(rung: Kernel, problem: Problem, config: Config) -> bool:
 
 
 def in_that_order(problem: Problem, config: Config) -> bool:
-    """Whether accumulators of the tile have the one order, where `parts_of` says that there is one.
+    """Whether the tile's accumulators have the one order of sums, if `parts_of` says there is one.
 
-    Products are added to each in K's order, whatever the tile, the depth of a step, the stages and
-    the rung: of 16-bit operands those of 16 elements of K at a time, by WGMMA; of fp32 and fp64 as
-    they are, by FFMA and DMMA, whose bits were equal on an H200 for all tiles of all such rungs.
-    A tile whose steps have slices has a sum for each, and no rung offers it then.
+    Products are added to each in K's order, for every tile, step depth, number of stages and rung:
+    for 16-bit operands 16 elements of K at a time, by WGMMA; for fp32 and fp64 without splitting,
+    by FFMA and DMMA, whose bits were equal on an H200 for all tiles of all such rungs. A tile whose
+    steps have slices has a sum for each slice, and no rung offers it in this case.
     """
     return problem.itemsize > 2 or is_wgmma(problem, config)
 
@@ -95,12 +95,12 @@ def in_that_order(problem: Problem, config: Config) -> bool:
 def parts_of(problem: Problem) -> int:
     """Parts that K is cut into for any M and batch: `Config.PARTS`; 0 if sums have no one order.
 
-    They follow from N, K, the operands' type and the GPU; no rung cuts a K of fp32 or fp64 so. A
-    wide C has tiles for all SMs with few rows, too, if these are narrow; and to have K in parts
-    takes a program of many rows a second sum of each element, and so a smaller tile, which is 3 to
-    8 % slower. So only a narrow C with a long K is cut, into as many parts as clusters of so many
-    programs find room for each 64 columns of it, because they exchange sums fastest; or, where
-    those leave more than half of the SMs idle and K is very long, as many as fill them.
+    They depend on N, K, the operands' type and the GPU; no rung cuts a K of fp32 or fp64 this way.
+    If C is wide, even a few rows make tiles for all SMs, if tiles are narrow. K in parts costs a
+    program with many rows a second sum per element, hence a smaller tile, which is 3 to 8 % slower.
+    So only a narrow C with a long K is cut: into as many parts as there is room for clusters of so
+    many programs, one per 64 columns of C, because clusters exchange sums fastest; or, if these
+    leave more than half of the SMs idle and K is very long, into as many as fill them.
     """
     N, K, device = problem.N, problem.K, problem.device
     real = device != INTERPRETER and sm90.has_wgmma(device)

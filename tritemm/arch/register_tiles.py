@@ -21,13 +21,13 @@ from .roles import NO_INTERPRETER
 
 #: Parts that K is cut into, of `LEAST` elements at least, and the most programs for each SM then.
 SPLITS, LEAST, MOST = (*range(1, 13), 16, 24, 32, 48, 64, 96, 128), 64, 10
-#: What it costs to add parts in shares, beside reading them: as much as to read so many bytes.
+#: The cost of adding parts in shares, besides reading them: equal to reading this many bytes.
 SHARING = 2**16
 
 
 class Launch(NamedTuple):
     """The most registers of a thread, how many programs share an SM, and the FMA that an SM does in
-    a clock when it has so many. The rate is fitted without their beginnings and ends, so it may
+    a clock with that many. The rate is fitted without their beginnings and ends, so it may
     exceed what the units can do, 128."""
 
     registers: int
@@ -36,12 +36,12 @@ class Launch(NamedTuple):
 
 
 class Clocks(NamedTuple):
-    """What a product's time consists of beside its steps, in clocks.
+    """What a product takes besides its steps, in clocks.
 
     `program`: a round of programs that run together on an SM, and `element`: as much more for each
     element of a tile of C; `reduction`: adding up parts of K, and `part`: for each byte of them
     that a program reads. `half` is the number of warps with which an SM reaches half of the rate
-    that it would have with any number of them.
+    that it would have with an unlimited number.
     """
 
     program: float
@@ -51,7 +51,7 @@ class Clocks(NamedTuple):
     half: float
 
     def of(self, problem: Problem, config: Config, launch: Launch) -> float:
-        """Those that the busiest SM is expected to take."""
+        """The predicted clocks of the busiest SM."""
         units, together = -(-config.units(problem) // problem.device.sms), launch.together
         warps, full = (config.num_warps * min(n, together) for n in (units, together))
         rate = launch.rate * (warps / (warps + self.half)) * ((full + self.half) / full)
@@ -147,7 +147,7 @@ class RegisterTile(Tile):
 
     @classmethod
     def configs(cls, problem: Problem) -> tuple[Config, ...]:
-        """The one that is expected to take the least time."""
+        """The tile with the least predicted time."""
         return _least(problem, cls)
 
     @classmethod
@@ -219,7 +219,7 @@ class FfmaTile(RegisterTile):
     }
     clocks = Clocks(2134.0, 1.49, 666.0, 0.022, 0.48)
     multiplied = Constraint(
-        "this rung multiplies fp32 as ieee, and operands are {p.a.dtype}, precision {p.precision}",
+        "this rung multiplies fp32 as ieee, not {p.a.dtype} with precision {p.precision}",
         lambda p: p.by_ffma,
     )
 
@@ -244,6 +244,6 @@ class DmmaTile(RegisterTile):
     line = LINE.value
     slices = staticmethod(slices_of)
     multiplied = Constraint(
-        "this rung multiplies fp64, and operands are {p.a.dtype}",
+        "this rung multiplies fp64, not {p.a.dtype}",
         lambda p: p.a.dtype == torch.float64,
     )

@@ -1,4 +1,4 @@
-"""The rungs whose warps have roles: what WGMMA and TMA need of a problem, and their arguments."""
+"""The rungs whose warps have roles: the needs of WGMMA and TMA, and the kernels' arguments."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from . import sm90
 from .limits import SINGLE_COLUMNS, counted
 from .lines import LINES, Box, Boxes, by_tma, c_major, crossed, major_of, readable, sizes
 
-#: Accumulators of a thread up to which the epilogue loads a residual ahead; programs that own a
-#: share of a tile's sum, at most.
+#: The most accumulators per thread with which the epilogue prefetches a residual; the most programs
+#: that own a share of a tile's sum.
 LOADED_AHEAD, OWNERS = subtile.ROOMY.value, split_k.OWNERS.value
-#: Groups that a thread of each warp counts some of; more would take too many registers.
+#: The most groups that each warp's threads count together; more would take too many registers.
 MOST_GROUPS = 512
 #: K of a typical group up to which tiles are small and steps short; and rows and columns of a C
-#: that takes long to write. TMA stores nothing while it loads, be it zeros: where K is short, C
-#: waits for what is loaded.
+#: that takes long to write. TMA stores nothing while it loads, even zeros: if K is short, C waits
+#: for the loads.
 SHORT_K, LARGE_SIDES = 32, 256
 #: Types of operands, in PTX.
 TYPES = {
@@ -54,10 +54,10 @@ NO_INTERPRETER = Constraint(
     "Gluon kernels don't run in Triton's interpreter", lambda p: p.device != INTERPRETER
 )
 NARROW = Constraint(
-    "operands of 16 or 8 bits are needed, and these are {p.a.dtype}", lambda p: p.itemsize <= 2
+    "operands of 16 or 8 bits are needed, not {p.a.dtype}", lambda p: p.itemsize <= 2
 )
 BYTES_ALONG_K = Constraint(
-    "a and b are stored {p.layout}, and WGMMA reads 8-bit operands along K: NT",
+    "a and b are stored {p.layout}; WGMMA reads 8-bit operands along K: NT",
     lambda p: p.itemsize > 1 or (major_of(p.a), major_of(p.b)) == ("N", "T"),
 )
 HAS_WGMMA = Constraint(
@@ -69,34 +69,34 @@ IN_32_BITS = Constraint(
 )
 
 
-#: Groups that warps can count by themselves, and what a map that ends with one has room for.
+#: Groups that a warp can count by itself, and the room in a map that ends with a group.
 _FEW_GROUPS = Constraint(
-    f"there are {{p.batch}} groups; warps count {MOST_GROUPS} here",
+    f"there are {{p.batch}} groups; warps count at most {MOST_GROUPS}",
     lambda p: p.batch <= MOST_GROUPS,
 )
 _SHORT = Constraint(
-    f"M, N and K are {{p.M}}, {{p.N}} and {{p.K}}; of groups, {LINES // 2} are possible",
+    f"M, N and K are {{p.M}}, {{p.N}} and {{p.K}}; with groups, at most {LINES // 2}",
     lambda p: max(p.M, p.N, p.K) <= LINES // 2,
 )
 _ACROSS = Constraint(
-    "groups are along the lines of an operand, where TMA begins at multiples of 16 bytes alone",
+    "groups cut the lines of an operand, where TMA can only begin at multiples of 16 bytes",
     lambda p: not crossed(p),
 )
 _SCALE_EACH = Constraint(
-    f"columns are cut into groups, which begin anywhere, and {BLOCK} columns have a scale together",
+    f"columns are cut into groups, which begin anywhere, but {BLOCK} columns share a scale",
     lambda p: p.groups != "n" or p.sums != "block" or p.lines_per_scale[1] != BLOCK,
 )
 
 
 @kept
 def grouped(problem: Problem) -> str | None:
-    """What groups need, found once; nothing of other problems."""
+    """What groups need, cached; nothing for other problems."""
     return refusal((_FEW_GROUPS, _SHORT, _ACROSS, _SCALE_EACH), problem) if problem.groups else None
 
 
 @kept
 def typical_k(problem: Problem) -> float:
-    """K of a typical group, where K is cut, C is large and operands have 16 bits; else endless."""
+    """K of a typical group, if K is cut, C is large and operands have 16 bits; else infinite."""
     if problem.groups != "k" or problem.itemsize != 2 or problem.epilogue.per_column > 1:
         return math.inf
     large = min(problem.M, problem.N) >= LARGE_SIDES
@@ -105,7 +105,7 @@ def typical_k(problem: Problem) -> float:
 
 @kept
 def narrow_operands(problem: Problem) -> str | None:
-    """What nearly all of the rungs need, found once."""
+    """The needs of nearly all of the rungs, cached."""
     return refusal(_OF_ALL, problem)
 
 
@@ -114,12 +114,12 @@ _OF_ALL = (
 )  # fmt: skip
 
 
-#: What the rungs need that finish columns one by one.
+#: The needs of the rungs that finish columns one by one.
 NEEDS = (SINGLE_COLUMNS, narrow_operands)
 
 
 class Facts(NamedTuple):
-    """What of a problem decides how tiles fit; sizes in bytes."""
+    """What a problem's tiles must fit; sizes in bytes."""
 
     shared: int  # of a program
     size: int  # of an element of A and B
@@ -132,7 +132,7 @@ class Facts(NamedTuple):
     symmetric: bool
     sums: str  # `Problem`
     b_lines: int
-    step: int  # of which the columns of a tile of any width are multiples
+    step: int  # divides the columns of a tile of any width
 
 
 @kept
@@ -162,14 +162,14 @@ def config_of(
 
 
 def cut(c: Config, split: int, parts: int = 1) -> Config:
-    """The same with K split among so many programs, and cut into so many fixed parts."""
+    """The same with K split among that many programs, and cut into that many fixed parts."""
     tile = c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages
     return config_of(*tile, split, c.CLUSTER, parts)
 
 
 @functools.cache
 def piece_columns(columns: int, programs: int) -> int:
-    """Columns of the pieces of a tile that so many programs divide between them.
+    """Columns of the pieces of a tile that `programs` programs divide among them.
 
     As few as possible for the program that has most; a piece costs as much as some more.
     """
@@ -179,20 +179,20 @@ def piece_columns(columns: int, programs: int) -> int:
 
 A_RING = field("num_stages", "a ring needs 2 or more", lambda n: n >= 2)
 FITS = Constraint(
-    "stages and output together don't fit into shared memory; take fewer stages",
+    "stages and output together don't fit into shared memory; use fewer stages",
     lambda t: t.buffers > 0,
 )
 
 
 class RoleTile(Tile):
-    """What a kernel is told of a tile when it is compiled (`Shape`), and its boxes.
+    """What a kernel needs to know about a tile at compile time (`Shape`), and its boxes.
 
     A family says: `consumers`; how many of them share a tile (`sharers`); the `warps` of a launch;
     the `rows` of a consumer's slab; the `columns` that the epilogue stores at a time; the `buffers`
     of each consumer's output, 0 if none fits; the `boxes`; the operand that a cluster's programs
     share (`shared`); whether all parts of a tile's K run `together`; whether the next launch
-    begins `late`; those of its needs that are of `registers`; bytes of a cluster's `stages`, and of
-    what lies between them and the barriers (`apart`).
+    begins `late`; its needs that concern `registers`; bytes of a cluster's `stages`, and of the
+    gap between them and the barriers (`apart`).
     """
 
     consumers: int
@@ -209,9 +209,9 @@ class RoleTile(Tile):
     def __init__(self, problem: Problem, config: Config):
         super().__init__(problem, config)
         self.facts = facts(problem)
-        #: Warps that multiply a tile, or a consumer's slab of it.
+        #: Warps that multiply a tile, or a consumer's slab.
         self.of_tile = config.num_warps
-        #: Accumulators of each element of a tile: of K so far, or of this part of it too.
+        #: Accumulators of each element of a tile: for K so far, or also for the present part.
         self.accumulators = 2 if config.PARTS > config.SPLIT_K else 1
 
     @property
@@ -262,12 +262,12 @@ class RoleTile(Tile):
 
     @classmethod
     def able(cls, problem: Problem, configs: Iterable[Config], *needs: Constraint):
-        """Those of the `configs` whose tiles hold the `needs`."""
+        """Those of the `configs` whose tiles meet the `needs`."""
         return tuple(c for c in configs if refusal(needs, cls(problem, c)) is None)
 
     @classmethod
     def whole(cls, configs: Callable[[Problem], Sequence[Config]]):
-        """`Limits.ordered` of a rung whose programs have all of K, in one of its `configs`."""
+        """`Limits.ordered` for a rung whose programs have all of K, in one of its `configs`."""
 
         def ordered(problem: Problem, parts: int) -> Sequence[Config]:
             in_parts = (cut(config, 1, parts) for config in configs(problem))
@@ -297,7 +297,7 @@ class RoleTile(Tile):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Triton's. A launch may begin before the one before it has ended: kernels wait for it."""
+        """Triton's. A launch may begin before the previous one has ended: kernels wait for it."""
         registers = sm90.REGISTERS[self.sharers]
         return {"num_warps": self.warps, "maxnreg": registers, "launch_pdl": True}
 
@@ -323,7 +323,7 @@ class RoleTile(Tile):
         )  # fmt: skip
 
 
-#: One object for equal ones, of which there are few: to make one takes long, and to compare two.
+#: Equal configs share an object; there are few: creating one is slow, and so is comparing two.
 _shape = functools.lru_cache(maxsize=4096)(Shape)
 
 
@@ -339,7 +339,7 @@ def _in_planes(problem: Problem) -> dict[str, int]:
 
 
 def _counted(problem: Problem) -> int:
-    """Groups that a warp counts, where it does: a power of two, of which each is compiled."""
+    """Groups that a warp counts, if it does: a power of two; each value is compiled."""
     count = problem.batch if problem.groups in ("m", "n") else 1
     return max(32, 1 << (count - 1).bit_length())
 
@@ -349,7 +349,7 @@ def _in_lines(problem: Problem) -> bool:
     residual, vector = problem.epilogue.residual, epilogue_ops.VECTOR.value
     if problem.epilogue == PLAIN or problem.c.cols % vector:
         return False
-    if residual is None:  # of rows of C, a bias isn't read in lines
+    if residual is None:  # a bias for rows of C isn't read in lines
         return problem.epilogue.bias is not None and problem.epilogue.along == "n"
     pitches = *residual.strides[:2], residual.pitch("N") or 1
     return residual.aligned and not any(pitch % vector for pitch in pitches)

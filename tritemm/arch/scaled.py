@@ -1,4 +1,4 @@
-"""What products with scales need of a device and of tiles."""
+"""What products with scales need from a device and from tiles."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ HAS_FP8 = Constraint(
     "products of {p.a.dtype} need compute capability 8.9; {p.device.name} has {p.device.version}",
     lambda p: not p.is_fp8 or p.device.capability >= sm80.FP8_CAPABILITY,
 )
-#: Blocks of scales are whole steps of a kernel, whose sums are promoted one by one.
+#: Blocks of scales consist of whole steps of a kernel, whose sums are promoted one by one.
 IN_BLOCKS = Constraint(
     f"BLOCK_K is {{t.c.BLOCK_K}}; {BLOCK} is possible where sums are promoted",
     lambda t: t.p.sums == "whole" or t.c.BLOCK_K == BLOCK,
 )
 
 
-#: All steps of K are added by one program, in their order.
+#: One program adds all steps of K, in order.
 WHOLE_K = Constraint(
     "PARTS is {t.c.PARTS}; 1 is possible where sums are promoted",
     lambda t: t.p.sums == "whole" or t.c.PARTS == 1,
@@ -33,7 +33,7 @@ class ScaledDot(Dot):
 
 @once_per(lambda p: (*types_and_room(p), p.sums, p.scales is None))
 def scaled_tiles(problem: Problem) -> tuple[Config, ...]:
-    """Tiles whose partial sums find registers too; without scales there are none."""
+    """Tiles whose partial sums also fit in registers; none without scales."""
     if problem.scales is None:
         return tiles_in_flight(problem)
     hopper = sm90.has_tma(problem.device)

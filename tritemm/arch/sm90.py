@@ -1,4 +1,4 @@
-"""What sm_90 (Hopper) has beside what older architectures have: TMA, WGMMA, clusters."""
+"""What sm_90 (Hopper) adds to older architectures: TMA, WGMMA, clusters."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import torch
 from ..machine.driver import MOST_PROGRAMS
 from ..problem import INTERPRETER, Device
 
-#: Compute capability. TMA is in all that are newer, WGMMA in none.
+#: Compute capability. All newer ones have TMA, none has WGMMA.
 CAPABILITY = (9, 0)
 
-#: Bytes of which addresses, strides and the inner side of a box of TMA are multiples.
+#: Bytes that must divide addresses, strides and the inner side of a TMA box.
 TMA_BYTES = 16
-#: Lines (rows or columns) of a box of TMA, at most.
+#: The most lines (rows or columns) of a TMA box.
 BOX_LINES = 256
 #: Bytes of a line that TMA swizzles; and of the lines of K of a stage, one to four of these, or of
 #: K that is cut into short groups less.
@@ -25,26 +25,26 @@ SHORT_DEPTHS = (32, 64)
 WARPGROUP = 4
 ROWS, COLUMN_STEP, MOST_COLUMNS = 64, 8, 256
 
-#: Registers per thread before the roles take and give, of up to two consumers and of three: the
-#: warpgroups of 128 threads, one of which is the producer's, share 65536.
+#: Registers per thread before roles release and claim some, for up to two consumers and for three:
+#: the warpgroups of 128 threads, one of them the producer's, share 65536.
 REGISTERS = {1: 168, 2: 168, 3: 128}
-#: fp32 accumulators of a thread, by consumers: 240 registers hold these and the addresses; of
-#: three, ptxas plans with the registers before they are given. Then where half of them hold the sum
-#: of the parts of K so far; and where a thread stores them and mirrors, at addresses of its own.
+#: fp32 accumulators of a thread, by consumers: 240 registers hold these and the addresses; with
+#: three, ptxas plans for the registers before roles claim any. Then the same if half hold the sum
+#: of earlier parts of K; and if a thread stores them and mirrors, at its own addresses.
 ACCUMULATORS = {1: (192, 192, 128), 2: (192, 192, 128), 3: (96, 128, 64)}
 
-#: Programs of a cluster that share loads; and that share one tile's K, at most.
+#: The most programs of a cluster that share loads; and that share one tile's K.
 SHARING = (2, 4)
 MOST_EXCHANGING = MOST_PROGRAMS
-#: Bytes of shared memory besides stages and output: barriers, and what the roles are handed.
+#: Bytes of shared memory besides stages and output: barriers, and the roles' arguments.
 RESERVE = 2048
-#: Stages of a ring that is named by its address: two barriers for each, and two more, in the 512
-#: bytes behind them.
+#: The most stages of a ring that PTX addresses: two barriers for each, and two more, in the 512
+#: bytes after them.
 MOST_STAGES = 31
-#: Buffers of a consumer's output; and of pieces of 8 columns, which leave together.
+#: Buffers of a consumer's output; and of pieces of 8 columns, which are stored together.
 MOST_BUFFERS, MOST_NARROW_BUFFERS = 4, 16
-#: Parts of K: who comes to add them up is counted in 8 bits (`parts`), and the steps of all parts
-#: in 32.
+#: The most parts of K: the programs that add them up are counted in 8 bits (`parts`), the steps of
+#: all parts in 32.
 MOST_PARTS = 128
 
 
@@ -54,17 +54,17 @@ def has_tma(device: Device) -> bool:
 
 
 def has_wgmma(device: Device) -> bool:
-    """Whether WGMMA multiplies; Triton's interpreter is taken for a device that has it."""
+    """Whether WGMMA multiplies; Triton's interpreter counts as a device that has it."""
     return device.capability[0] == CAPABILITY[0]
 
 
 def column_step(dtype: torch.dtype) -> int:
-    """Columns of which those that WGMMA multiplies are multiples: of int8, if there are many."""
+    """WGMMA's columns are multiples of this many; more with int8, if there are many columns."""
     return 2 * COLUMN_STEP if dtype == torch.int8 else COLUMN_STEP
 
 
 def launches_early(device: Device) -> bool:
-    """Whether a launch may begin before the one before it has ended, for the kernel to wait.
+    """Whether a launch may begin before the previous one has ended; the kernel then waits for it.
 
     (Programmatic dependent launch.)
     """

@@ -1,4 +1,4 @@
-"""Tiles of powers of two: what of them fits, and the menus of the rungs that have them."""
+"""Tiles of powers of two: which of them fit, and the menus of the rungs that use them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .scaled import IN_BLOCKS, WHOLE_K
 Numbers = tuple[int, int, int, int, int]
 #: As in a kernel; a call from the host costs several microseconds.
 _first_half = functools.cache(mainloop.first_block)
-#: Columns that are stored through pointers at a time, by way of shared memory.
+#: Columns that are stored through pointers at a time, via shared memory.
 POINTER_COLUMNS = 64
 
 _TF32_ALONG_K = Constraint(
@@ -47,11 +47,11 @@ _TF32_ALONG_K = Constraint(
 #: else the launch is an illegal instruction (H200).
 _PAIRS = (
     Constraint(
-        "{p.epilogue.activation} takes pairs of columns, and here they are rows",
+        "{p.epilogue.activation} takes pairs of columns, but here they are rows",
         lambda p: p.epilogue.per_column == 1 or p.epilogue.along == "n",
     ),
     Constraint(
-        "the second half of b begins {p.c.cols} elements into a row, which is no multiple of 16 "
+        "the second half of b begins {p.c.cols} elements into a row, which is not a multiple of 16 "
         "bytes; store b by columns, as the weight of a linear layer",
         lambda p: (
             p.epilogue.per_column == 1
@@ -66,7 +66,7 @@ _PAIRS = (
 NEEDS_PAIRS = (
     *_PAIRS,
     Constraint(
-        "{p.epilogue.activation} takes pairs of columns, and scales of blocks are of one column",
+        "{p.epilogue.activation} takes pairs of columns, but block scales cover single columns",
         lambda p: p.epilogue.per_column == 1 or p.sums != "block",
     ),
     narrow_operands,
@@ -80,14 +80,14 @@ NEEDS_TF32 = (
 
 @kept
 def pairs_or_tf32(problem: Problem) -> str | None:
-    """The constraint of the rungs that take pairs, and tf32."""
+    """The constraint of the rungs that support pairs, and tf32."""
     tf32 = problem.a.dtype == torch.float32 and problem.precision == "tf32"
     return refusal(NEEDS_TF32 if tf32 else NEEDS_PAIRS, problem)
 
 
 @kept
 def spares_a_copy(problem: Problem) -> bool:
-    """Whether swapped operands can do without the copy that these need, of tf32."""
+    """Whether swapped tf32 operands avoid the copy that these need."""
     if problem.a.dtype != torch.float32 or pairs_or_tf32(problem) is None:
         return False
     return pairs_or_tf32(problem.transposed()) is None
@@ -98,11 +98,11 @@ def spares_a_copy(problem: Problem) -> bool:
 #: each a line of 128 bytes, in groups of 8; stored along N, a half must be whole lines.
 HALVES = (
     Constraint(
-        "BLOCK_K is {t.c.BLOCK_K}; of a gated product {t.depths[0]} is possible",
+        "BLOCK_K is {t.c.BLOCK_K}; for a gated product {t.depths[0]} is possible",
         lambda t: t.facts.per_column == 1 or t.facts.b_major == "N" or t.depths[0] == t.c.BLOCK_K,
     ),
     Constraint(
-        "BLOCK_N is {t.c.BLOCK_N}, of which {t.odd_halves[0]} are no two halves, the gate's and "
+        "BLOCK_N is {t.c.BLOCK_N}; {t.odd_halves[0]} of them can't be two halves, the gate's and "
         "the other, of {t.half_step} columns or a multiple",
         lambda t: t.facts.per_column == 1 or not t.odd_halves,
     ),
@@ -113,7 +113,7 @@ ACCUMULATORS = Constraint(
 )
 #: A's part of a step; with three consumers, ptxas finds no registers, and waits for every WGMMA.
 FRAGMENTS = Constraint(
-    "a is not stored along K, and WGMMA takes its elements from registers, which have no room for "
+    "a is not stored along K, so WGMMA takes its elements from registers, which have no room for "
     "them beside the accumulators",
     lambda t: (
         not t.facts.a_registers or (t.sharers == 1 and t.with_fragments <= t.most_accumulators)
@@ -121,7 +121,7 @@ FRAGMENTS = Constraint(
 )
 
 
-#: Those of a symmetric C have squares of it each, which TMA can store with their mirrors.
+#: Consumers of a symmetric C have a square each, which TMA can store with its mirror.
 SLABS = Constraint(
     "BLOCK_M is {t.c.BLOCK_M} with {t.c.num_warps} warps; {t.some_rows} are possible",
     lambda t: (
@@ -140,8 +140,7 @@ PROMOTED = (
         lambda t: t.facts.sums == "whole" or t.c.BLOCK_M % (t.rows * t.sharers) == 0,
     ),
     Constraint(
-        "BLOCK_N is {t.c.BLOCK_N}; 128 columns have a scale together, so a divisor of them is "
-        "possible",
+        "BLOCK_N is {t.c.BLOCK_N}; 128 columns share a scale, so a divisor of 128 is possible",
         lambda t: t.facts.sums != "block" or t.facts.b_lines == 1 or BLOCK % t.c.BLOCK_N == 0,
     ),
     WHOLE_K,
@@ -210,7 +209,7 @@ class PowerTile(RoleTile):
         self.least_columns = least_columns(p)
         #: The powers of two that make up the columns; the second may be 0.
         self.halves = _first_half(c.BLOCK_N), c.BLOCK_N - _first_half(c.BLOCK_N)
-        #: Columns whose multiples are the halves of those, of pairs.
+        #: For pairs: columns that must divide each half.
         by_rows = known.b_major == "N"
         self.half_step = sm90.LINE_BYTES // known.size if by_rows else sm90.COLUMN_STEP
         self.odd_halves = [half for half in self.halves if half % (2 * self.half_step)]
@@ -263,7 +262,7 @@ class PowerTile(RoleTile):
         p, depth = self.p, self.c.BLOCK_K
         first, second = (half // self.facts.per_column for half in self.halves)
         a = b = functools.partial(Box.of, p)
-        if p.groups == "k" and p.across:  # whose steps end with a group
+        if p.groups == "k" and p.across:  # whose steps end where a group ends
             a, b = (functools.partial(Box.ragged, along=side) for side in "nm")
         return Boxes(
             a(p.a, self.rows, depth),
@@ -284,9 +283,9 @@ class PowerTile(RoleTile):
         short: tuple[tuple[int, Numbers], ...] = (),
         promoted: tuple[Numbers, ...] = (),
     ) -> Callable[[Problem], tuple[Config, ...]]:
-        """`Limits.configs` of a rung: those of the `tiles` that fit; the `narrow` ones of groups of
-        columns, which may be few; the first of the `short` that is for so long a K of a group; the
-        `promoted` ones of such sums."""
+        """`Limits.configs` of a rung: those of the `tiles` that fit; for groups of columns, which
+        may be few, the `narrow` ones; for a short K of groups, the first of the `short` ones for
+        its length; for promoted sums, the `promoted` ones."""
 
         def configs(problem: Problem) -> tuple[Config, ...]:
             if problem.sums != "whole":
@@ -305,18 +304,18 @@ class Cooperative(PowerTile):
 
 
 class Pingpong(PowerTile):
-    """Tiles of two consumers, in turns."""
+    """Tiles of two consumers, which take turns."""
 
     own, choices = 2, (4,)
 
 
 class StreamK(PowerTile):
-    """A tile of one consumer, or some of its K, beside that of another."""
+    """A tile of one consumer, or a part of its K, next to that of another."""
 
     limit = POINTER_COLUMNS
 
 
-#: Else ptxas spills some of them.
+#: Otherwise ptxas spills.
 MIRRORED_IN_PARTS = Constraint(
     "BLOCK_M is {t.c.BLOCK_M}, and C is symmetric: to store mirrors and to add up parts of K takes "
     "registers; 64 is possible, and 128 where TMA stores C",
@@ -371,15 +370,15 @@ def shared_parts(tiles: tuple[Numbers, ...]) -> Callable[..., Sequence[Config]]:
 
 
 def least_columns(problem: Problem) -> int:
-    """Columns of a tile of B: a line in shared memory has 32 bytes or more, where it runs along
-    columns."""
+    """The least columns of a tile of B: a line in shared memory has 32 bytes or more if it runs
+    along columns."""
     return 8 if problem.b.layout == "T" else 16
 
 
 def of_few_rows(problem: Problem) -> tuple[Numbers, ...]:
-    """Tiles for pairs of columns of at most 64 rows, where bytes in flight are what counts.
+    """Tiles for pairs of columns with at most 64 rows, where bytes in flight matter most.
 
-    Their operands can't be swapped, so that few rows were columns.
+    Their operands can't be swapped to turn few rows into few columns.
     """
     few = problem.epilogue.per_column > 1 and problem.M <= sm90.ROWS
     return ((64, 64, 64, 4, 12), (64, 32, 64, 4, 16)) if few else ()
@@ -387,7 +386,7 @@ def of_few_rows(problem: Problem) -> tuple[Numbers, ...]:
 
 @functools.lru_cache
 def skinny(columns: int, least: int) -> tuple[Numbers, ...]:
-    """Tiles for at most 64 columns, where bytes in flight are what counts; `least` columns wide."""
+    """Tiles for at most 64 columns, where bytes in flight matter most; `least` columns wide."""
     sizes = [n for n in (8, 16, 32, 64) if n >= least and (n < 2 * columns or n == least)]
     if columns > 64:
         return ()
@@ -397,8 +396,8 @@ def skinny(columns: int, least: int) -> tuple[Numbers, ...]:
 
 @functools.lru_cache
 def narrow(columns: int, least: int) -> tuple[Numbers, ...]:
-    """Tiles for at most 64 columns where K is whole: as wide as those, since others read A twice,
-    with as many stages as there is room for."""
+    """Tiles for at most 64 columns with K whole: equally wide, since others would read A twice,
+    with as many stages as fit."""
     width = max(least, 8, 1 << (columns - 1).bit_length())
     tiles = {
         8: ((64, 8, 256, 4, 6), (64, 8, 128, 4, 12)),
@@ -410,10 +409,10 @@ def narrow(columns: int, least: int) -> tuple[Numbers, ...]:
 
 
 def in_parts(problem: Problem, tiles: tuple[Numbers, ...]) -> tuple[Config, ...]:
-    """The tiles that fit, and some for few columns, with K in numbers of parts that fill one or two
+    """The tiles that fit, and some for few columns, with K in as many parts as fill one or two
     waves of all SMs, or part of one; 4 steps or more.
 
-    More waves were the fastest for none of 578 problems that were searched.
+    More waves were fastest for none of the 578 problems searched.
     """
     sms, space, K = problem.device.sms, problem.space, problem.K
     found: list[Config] = []

@@ -1,7 +1,7 @@
 """The ladder at work: every rung multiplies one layer of Llama-3-8B, checked and shown.
 
-On a GPU the layer has its real size and the rungs are timed against torch; in the interpreter it
-is scaled to a sixteenth and nothing is timed, because the CPU's time says nothing about a kernel.
+On a GPU the layer has its real size, and the rungs are timed against torch. In the interpreter it
+is scaled to a sixteenth, and nothing is timed: the CPU's time says nothing about a kernel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LAYER = (4096, 4096, 4096)
 SCALE = 16 if INTERPRETED else 1
 ROUNDS = 12
 
-#: The groups of `sass.GROUPS` that tell the rungs apart.
+#: The groups of `sass.GROUPS` that distinguish the rungs.
 SHOWN = (
     "tensor core",
     "multiply-add",
@@ -89,13 +89,13 @@ def main(plot: Path, as_json: bool = False) -> int:
 
 
 def plot_why_not(path: Path) -> str | None:
-    """Why the chart can't be saved there, or None; asked before anything runs."""
+    """Why the chart can't be saved there, or None; checked before anything runs."""
     if reason := write_why_not(path):
         return reason
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
-        return None  # no chart then, and a sentence that says so
+        return None  # then there is no chart, and a sentence says so
     kinds = FigureCanvasBase.get_supported_filetypes()
     if path.suffix.lstrip(".").lower() not in kinds:
         return f"its name must end in one of .{', .'.join(sorted(kinds))}"
@@ -122,7 +122,7 @@ def _time(rows: list[Row], a, b) -> float:
         if not kernel.why_not(problem):
             config = dispatch.best_config(kernel, problem)
             calls[kernel.name] = lambda k=kernel, f=config: plan.run(k, problem, f, a, b, c)
-    for _ in range(1000):  # the clock of a cold card flatters whoever runs first
+    for _ in range(1000):  # the clock of a cold card favours the first to run
         calls["torch"]()
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
@@ -137,7 +137,7 @@ def _time(rows: list[Row], a, b) -> float:
 
 
 def _groups(code: asm.Code) -> dict[str, int]:
-    """Static instruction counts per group, without the empty ones."""
+    """Static instruction counts by group, without empty groups."""
     counts = {group: sum(code.group(group).values()) for group in SHOWN}
     return {group: count for group, count in counts.items() if count}
 
@@ -157,7 +157,7 @@ def _line(row: Row, flops: int) -> str:
 
 
 def _draw(rows: list[Row], path: Path, flops: int, reference: float) -> str:
-    """Save the bar chart; return the sentence that says where."""
+    """Save the bar chart; return a sentence that says where."""
     try:
         import matplotlib
     except ImportError:

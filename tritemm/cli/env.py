@@ -1,8 +1,8 @@
-"""What to paste in a bug report: `python -m tritemm env`, or `python tritemm/cli/env.py` where even
+"""Facts for a bug report: `python -m tritemm env`, or `python tritemm/cli/env.py` if even
 `import tritemm` fails.
 
-It must work where something is broken, so this module imports the standard library alone and reads
-each fact by a probe of its own. It tells no host name, user name or folder.
+It must work in a broken installation, so this module imports only the standard library and reads
+each fact with a probe of its own. It reveals no host name, user name or folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-# Beside TRITON_* and TRITEMM_*: these change what is computed, or where.
+# In addition to TRITON_* and TRITEMM_*: these change what is computed, or where.
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE")
 _PRIVATE = re.compile("HOST|USER|KEY|TOKEN|PASSWORD|SECRET")
 
@@ -49,7 +49,7 @@ def collect() -> dict[str, Any]:
 
 
 def render(facts: dict[str, Any]) -> str:
-    """`collect()`'s facts as text: a line each, and a line for each GPU and variable."""
+    """The facts of `collect()` as text: a line each, and a line for each GPU and variable."""
     lines = []
     for name, fact in facts.items():
         match fact:
@@ -105,7 +105,7 @@ def _cuda_of(version: Any) -> str:
 
 def _driver() -> str:
     query = _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    for line in query.splitlines():  # one for each GPU, all the same; and what it warns of
+    for line in query.splitlines():  # one for each GPU, all alike; and warnings
         if re.fullmatch(r"\d+(\.\d+)+", line.strip()):
             return line.strip()
     raise RuntimeError(f"nvidia-smi says {query.splitlines()[0]!r}")
@@ -128,7 +128,7 @@ def _gpus() -> list[dict[str, Any]] | str:
 
 
 def _cuda_tool(name: str) -> str:
-    """The version of nvcc or ptxas: on the PATH, else where torch's load_inline looks too."""
+    """The version of nvcc or ptxas: on the PATH, else where torch's load_inline looks as well."""
     beside_cuda = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", name)
     said = _run(name if shutil.which(name) else str(beside_cuda), "--version")
     version = re.search(r"\bV(\d[\d.]*)", said)
@@ -136,7 +136,7 @@ def _cuda_tool(name: str) -> str:
 
 
 def _variables() -> dict[str, str]:
-    """The variables that matter, in order; a value that may name a place or a person is hidden."""
+    """The variables that matter, in order; hides values that may name a place or a person."""
     return {
         name: "(set)" if _PRIVATE.search(name) or re.search(r"[/\\@]", value) else value
         for name, value in sorted(os.environ.items())
@@ -149,6 +149,6 @@ if __name__ == "__main__":
         show(as_json="--json" in sys.argv[1:])
         if sys.stdout is not None:
             sys.stdout.flush()
-    except OSError:  # nobody reads on, or there is no room
+    except OSError:  # the reader left, or the disk is full
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
         sys.exit(1)

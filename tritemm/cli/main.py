@@ -21,7 +21,7 @@ from ..rungs import ladder
 from ..version import __version__
 from . import demo, env
 
-#: The GPU that `explain` assumes where there is none.
+#: The GPU that `explain` assumes if there is none.
 _ASSUMED = "H200"
 
 
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     command.set_defaults(run=_demo)
 
     command = commands.add_parser(
-        "explain", help="what would be chosen for a problem, on this GPU or one that is not here"
+        "explain", help="what would run for a problem, on this GPU or another"
     )
     for size in "MNK":
         command.add_argument(size, type=int)
@@ -57,11 +57,11 @@ def main(argv: list[str] | None = None) -> int:
     _option(command, "--activation", None, "of the result; swiglu and geglu halve its columns")
     _option(command, "--kernel", "auto", "a rung, instead of auto")
     other = command.add_mutually_exclusive_group()
-    _option(other, "--gpu", None, "a card that need not be here, H100, instead of this GPU")
-    _option(other, "--sm", None, f"an architecture, instead: {', '.join(map(str, gpus.DEVICES))}")
+    _option(other, "--gpu", None, "another GPU by name, H100; it need not be present")
+    _option(other, "--sm", None, f"an architecture: {', '.join(map(str, gpus.DEVICES))}")
     command.set_defaults(run=_explain)
 
-    command = commands.add_parser("asm", help="PTX and SASS of a rung, with no GPU")
+    command = commands.add_parser("asm", help="PTX and SASS of a rung, without a GPU")
     asm.add_arguments(command)
     command.set_defaults(run=asm.main)
 
@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("path", type=Path)
     command.set_defaults(run=_tuning)
 
-    command = commands.add_parser("env", help="what to paste in a bug report")
+    command = commands.add_parser("env", help="facts to paste into a bug report")
     _json_option(command)
     command.set_defaults(run=lambda args: env.show(args.json))
 
@@ -103,7 +103,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _device(gpu: str | None, sm: str | None) -> tuple[Device, str]:
-    """The device that is asked about, and what follows its name."""
+    """The device to explain for, and what to print after its name."""
     named = gpu if sm is None else asm.sm_of(sm)
     if named is not None:
         device = gpus.named(named)
@@ -136,7 +136,7 @@ def _demo(args: argparse.Namespace) -> int:
 def _tuning(args: argparse.Namespace) -> int:
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("error", "what was tuned is not kept", UserWarning)
+            warnings.filterwarnings("error", "tuning results are not kept", UserWarning)
             print(f"{getattr(tuning, args.what)(args.path)} problems")
     except (OSError, ValueError, UserWarning) as error:
         return refuse(f"tuning {args.what}", error)

@@ -1,1 +1,1 @@
-"""Code of any rung for any architecture, with no GPU."""
+"""Code of any rung for any architecture, without a GPU."""

@@ -1,8 +1,8 @@
-"""PTX and SASS of any rung on any problem and architecture, with no GPU.
+"""PTX and SASS of any rung for any problem and architecture, without a GPU.
 
 A job takes the path of a real launch (problem, refusal, config, arguments, `fn.warmup`) with meta
-tensors in place of data and a stand-in for the CUDA driver. Kernels that were decorated for
-Triton's interpreter cannot be compiled in the same process; then a worker process does it.
+tensors instead of data and a stand-in for the CUDA driver. Kernels decorated for Triton's
+interpreter cannot be compiled in the same process; a worker process does it then.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ from .sass import (
     run_tool,
 )
 
-#: What may become of sums, and of pairs of them.
+#: Activations of sums, and of pairs of sums.
 _ACTIVATIONS = (*filter(None, ACTIVATIONS), *GATED)
-#: What a compilation returns: resource usage; plus instruction counts; plus the texts.
+#: Levels of detail: resource usage; plus instruction counts; plus the texts.
 DETAILS = ("usage", "mix", "text")
 
 LAYOUTS = get_args(Layout)
-#: That of the commands where none is named: `torch.nn.functional.linear`'s.
+#: The commands' default layout, that of `torch.nn.functional.linear`.
 LAYOUT = "NT"
-#: Types by their short names; torch's own names are understood as well.
+#: Types by their short names; torch's own names work as well.
 DTYPES = {short_name(dtype): dtype for dtype in TRITON_DTYPE}
 #: Types of operands that have scales, and of their sums.
 NARROW = dict.fromkeys(FP8, torch.float32) | {torch.int8: torch.int32}
@@ -70,7 +70,7 @@ OPERANDS = [short_name(dtype) for dtype in ACCUMULATE]
 
 
 def own_type(kernel: Kernel) -> str:
-    """bf16, or the type of a rung that takes no other."""
+    """bf16, or the rung's type if it supports only one."""
     return short_name(kernel.limits.dtype or torch.bfloat16)
 
 
@@ -79,15 +79,15 @@ class Job:
     """One kernel to compile: a rung, an architecture, a problem and a config of the rung.
 
     `layout` is that of A and B, N as written or T transposed. `batch` is C's; `a_batch` and
-    `b_batch` are those of A and B before they are broadcast to it, the same unless given.
+    `b_batch` are those of A and B before they are broadcast to it, by default the same.
     `config` is an index into the rung's configs for the problem, or a `Config`. Types are
-    names: "bf16" or "bfloat16"; that of the operands is the rung's own unless given.
+    names: "bf16" or "bfloat16"; the operands' is by default the rung's own.
     `activation`, `bias` and `residual` (both of the result's type) are the epilogue's; with
     swiglu or geglu, C has N / 2 columns; a `symmetric` C is square. The products of the `batch`
-    are `groups` if that is m, n or k: what is cut. `scales` are the recipes of A's and of B's,
-    "row,block2d", of operands of fp8_e4m3fn, fp8_e5m2 or int8, and sums of fp8 are promoted
-    unless they are `fast`; groups of K are in blocks then. Raises ValueError where a value is
-    not one of those known.
+    are `groups` if that is m, n or k, the dimension that is cut. `scales` are the recipes of A's
+    and B's scales, "row,block2d", for operands of fp8_e4m3fn, fp8_e5m2 or int8; fp8 sums are then
+    promoted unless they are `fast`, and groups of K are in blocks. An unknown value raises
+    ValueError.
     """
 
     rung: str
@@ -122,7 +122,7 @@ class Job:
         if self.activation in GATED and self.N % 2:
             raise ValueError(f"N is {self.N}; {self.activation} takes pairs of columns")
         if self.symmetric and self.M != self.N:
-            raise ValueError(f"M and N are {self.M} and {self.N}, and a symmetric C is square")
+            raise ValueError(f"M and N are {self.M} and {self.N}, but a symmetric C is square")
         _one_of("groups", self.groups, ("", "m", "n", "k"))
         if self.scales:
             self._check_scales()
@@ -142,11 +142,11 @@ class Job:
     def _check_scales(self) -> None:
         words = self.scales.split(",")
         if len(words) != 2:
-            raise ValueError(f"scales are those of A and of B, not {self.scales!r}")
+            raise ValueError(f"scales must name A's recipe and B's, not {self.scales!r}")
         for word in words:
             _one_of("recipe", word, RECIPES)
             if self.types[0] == torch.int8 and word.startswith("block"):
-                raise ValueError("scales of int8 are of all of K: tensor or row")
+                raise ValueError("scales of int8 cover all of K: use tensor or row")
         if self.accumulate or self.precision != "ieee":
             raise ValueError("accumulate and precision are for operands without scales")
 
@@ -171,7 +171,7 @@ class Code:
     """What one job compiled to. Counts are of instructions in the binary, not of executions.
 
     `mix` counts base mnemonics (HGMMA), `variants` full ones (HGMMA.64x256x16.F32.BF16) of the
-    `sass.GROUPS`; both are empty, and so are the texts, where less detail was asked for.
+    `sass.GROUPS`; both, and the texts, are empty at lower levels of detail.
     `registers` and `spills` (bytes of stack) are per thread, `shared` (bytes) and `warps` per
     program.
     """
@@ -191,7 +191,7 @@ class Code:
 
     @property
     def limit(self) -> int:
-        """Bytes of shared memory that one program can have on this architecture."""
+        """Bytes of shared memory that one program can use on this architecture."""
         return DEVICES[self.arch].shared
 
     @property
@@ -225,10 +225,10 @@ class Refusal:
 
 
 def problem_of(job: Job) -> Problem:
-    """The job's problem on the job's architecture, of meta tensors."""
+    """The job's problem on the job's architecture, with meta tensors."""
     dtype, accumulate, out_dtype = job.types
     columns = job.N // (2 if job.activation in GATED else 1)
-    cuts = ("m", "k"), ("n", "k"), ("m", "n")  # of A, B and C, which then have no batch
+    cuts = ("m", "k"), ("n", "k"), ("m", "n")  # of A, B and C; if cut, without batch
     of_a, of_b, of_c = (() if job.groups in cut else job.batch for cut in cuts)
     scales = None
     if job.scales:
@@ -269,11 +269,11 @@ def compile_many(
 ) -> list[Code | Refusal]:
     """The code of each job, in order; takes about half a second each.
 
-    Jobs are compiled in this process, which swaps Triton's active driver for as long as it takes,
-    so no other thread may launch kernels meanwhile; or `apart`, in a worker process, as they must
-    be where kernels are interpreted. A worker takes about three seconds to start: it stays a while
-    for later calls. If the compiler takes it down, the job that did it is a Refusal, and a new
-    worker does the rest.
+    Jobs are compiled in this process, which swaps Triton's active driver meanwhile, so no other
+    thread may launch kernels; or `apart`, in a worker process, as they must be if kernels are
+    interpreted. A worker takes about three seconds to start: it stays a while for later calls. If
+    the compiler crashes it, the job that caused the crash is a Refusal, and a new worker does
+    the rest.
 
     Raises:
         ValueError: `detail` is not one of `DETAILS`, or a config index is out of range.
@@ -289,7 +289,7 @@ def compile_many(
     compile = _by_worker if apart else pool.compile_here
     made = [_compiled(job, detail, compile) for job in jobs]
     found = [result for result, _ in made]
-    for sm in DEVICES if detail == "mix" else ():  # of which all binaries are read at once
+    for sm in DEVICES if detail == "mix" else ():  # its binaries are read all at once
         mine = [at for at, (result, binary) in enumerate(made) if binary and result.arch == sm]
         texts = disassemble([made[at][1] for at in mine], sm) if mine else []
         for at, text in zip(mine, texts, strict=True):
@@ -306,7 +306,7 @@ def _by_worker(*item, with_code: bool) -> pool.Compiled:
 
 
 def _compiled(job: Job, detail: str, compile: Callable) -> tuple[Code | Refusal | Any, bytes]:
-    """What `compile`, a function like `pool.compile_here`, makes of a job, and its binary."""
+    """The result of `compile`, a function like `pool.compile_here`, for a job; and its binary."""
     problem, kernel = problem_of(job), job.kernel
     config: Any = job.config
     own = not isinstance(config, Config)
@@ -336,7 +336,7 @@ def _compiled(job: Job, detail: str, compile: Callable) -> tuple[Code | Refusal 
 
 
 def _read(code: Mapping[str, Any], detail: str) -> dict[str, Any]:
-    """The fields of `Code` that are read from one binary; the mix alone is left to the caller."""
+    """The fields of `Code` that are read from one binary, without the mix."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder, "kernel.cubin")
         cubin.write_bytes(code["cubin"])
@@ -351,14 +351,14 @@ def _read(code: Mapping[str, Any], detail: str) -> dict[str, Any]:
 
 
 def _operand(rows, cols, layout, dtype, own_batch, batch) -> torch.Tensor:
-    """A meta tensor [*batch, rows, cols] of its own batch, broadcast."""
+    """A meta tensor [*batch, rows, cols] with its own batch, broadcast."""
     shape = (*(batch if own_batch is None else own_batch), rows, cols)
     own = stored(torch.empty, *shape, layout=layout, dtype=dtype, device="meta")
     return own.expand(*batch, rows, cols)
 
 
 def _scale(job: Job, lines: int, recipe: str, own: tuple[int, ...]) -> torch.Tensor:
-    """The scales of an operand whose batch is its `own`; of all of K, each group has some."""
+    """The scales of an operand with batch `own`; if they cover all of K, each group has some."""
     all_of_k = job.groups == "k" and not recipe.startswith("block")
     return empty_scale(recipe, lines, job.K, job.batch if all_of_k else own)
 
@@ -367,7 +367,7 @@ def _scale(job: Job, lines: int, recipe: str, own: tuple[int, ...]) -> torch.Ten
 
 
 def render(code: Code, texts: Sequence[str] = ()) -> str:
-    """The code as text: a table of its instructions and resources, then the `texts` asked for."""
+    """The code as text: a table of its instructions and resources, then the requested `texts`."""
     lines = [
         f"{code.rung} on sm_{code.arch}: {code.problem}",
         code.config,
@@ -386,7 +386,7 @@ def render(code: Code, texts: Sequence[str] = ()) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `python -m tritemm asm`, for `main`."""
-    parser.description = "Compile one rung for one problem, and show its instructions. No GPU."
+    parser.description = "Compile one rung for one problem and show its instructions, without GPU."
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
         "example:\n"
@@ -420,7 +420,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print what the arguments ask for. 2: it cannot be asked for; 1: the compiler failed."""
+    """Print what the arguments select. 2: the arguments are invalid; 1: the compiler failed."""
     try:
         result = compile_problem(_job(args))
     except ValueError as error:
@@ -455,7 +455,7 @@ def _job(args: argparse.Namespace) -> Job:
 
 
 def sm_of(name: str | int) -> int:
-    """The architecture that "sm_90" or "90" names, as a number; ValueError with those known."""
+    """The architecture "sm_90" or "90" as a number; ValueError, with the known ones, otherwise."""
     major, minor = named(name).capability
     return 10 * major + minor
 

@@ -1,4 +1,4 @@
-"""A stand-in for the CUDA driver, so that Triton compiles for a GPU that need not be here."""
+"""A stand-in for the CUDA driver, so that Triton compiles for a GPU that need not be present."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 
 
 class _Driver:
-    """What `JITFunction` asks of a driver, answered for an architecture that may be absent."""
+    """What `JITFunction` asks a driver, answered for an architecture that may be absent."""
 
     def __init__(self, sm: int) -> None:
         self.sm = sm
@@ -35,7 +35,7 @@ _LOCK = threading.Lock()
 
 @contextlib.contextmanager
 def standing_for(sm: int) -> Iterator[None]:
-    """Triton's active driver stands for `sm` inside the block; one thread at a time."""
+    """Inside the block, Triton's active driver is a stand-in for `sm`; one thread at a time."""
     config = triton.runtime.driver
     with _LOCK:
         try:

@@ -1,12 +1,12 @@
-"""Worker processes in which kernels are compiled, whatever this process does with them.
+"""Worker processes that compile kernels, whatever this process does with them.
 
-Kernels that were decorated for Triton's interpreter cannot be compiled in the same process; and
-many are compiled sooner by several. Workers touch no GPU. They are processes of their own command
-line, not of `multiprocessing`, which would run the caller's main module again.
+Kernels decorated for Triton's interpreter cannot be compiled in the same process; and several
+processes compile many kernels sooner. Workers touch no GPU. They have their own command line
+instead of using `multiprocessing`, which would run the caller's main module again.
 
 `compile_all` and `Compilers` fill Triton's disk cache: a worker takes the path of a real launch
-with operands that have no data, on the problem's own architecture, so that what it leaves in the
-cache is what the real launch looks for: that one then takes milliseconds.
+with operands without data, on the problem's own architecture, so that the real launch finds the
+kernel in the cache and takes milliseconds.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from .sass import tail
 
 #: (kernel name, problem, config); `problem` is the user's, before `config.view`.
 Item = tuple[str, Problem, Config]
-#: Seconds after which the compiler of one kernel is ended.
+#: Seconds after which the compilation of one kernel is aborted.
 LIMIT = 180.0
-#: Seconds after which a worker ends that has nothing to do; the next item starts it again.
+#: Seconds after which an idle worker ends; the next item starts it again.
 IDLE = 60.0
-#: Worker processes at most, unless asked: each takes most of a gigabyte.
+#: The most worker processes by default: each takes most of a gigabyte.
 WORKERS = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What became of one item: `error` is None, or why the config can't run.
+    """The outcome of one item: `error` is None, or why the config can't run.
 
-    `shared` is bytes per program. `code` is what was asked for of the kernel: its number of
+    `shared` is bytes per program. `code` is the kernel's part that was requested: its number of
     "warps", "ptx" and "cubin".
     """
 
@@ -60,9 +60,9 @@ class Compiled:
 
 
 def compile_all(items: Sequence[Item]) -> list[Compiled]:
-    """Compile every item and say what became of each, in order; a failure is a result.
+    """Compile every item and return each outcome, in order; a failure is an outcome too.
 
-    Of workers there is one per core, up to `WORKERS`; to start one takes some seconds.
+    There is one worker per core, up to `WORKERS`; starting one takes some seconds.
     """
     with Compilers() as compilers:
         futures = [compilers.submit(item) for item in items]
@@ -72,8 +72,8 @@ def compile_all(items: Sequence[Item]) -> list[Compiled]:
 class Compilers(contextlib.AbstractContextManager):
     """Worker processes that start when there is work, until `close` or the end of this process.
 
-    Items that are likely to be one kernel go to one worker, which then compiles it once; others go
-    to the worker with the least to do.
+    Items that are likely to be one kernel go to the same worker, which then compiles it once;
+    others go to the worker with the least to do.
     """
 
     def __init__(self, workers: int | None = None):
@@ -90,9 +90,9 @@ class Compilers(contextlib.AbstractContextManager):
         return lane.submit(item, with_code)
 
     def close(self) -> None:
-        """End the workers; what was not begun is dropped."""
+        """End the workers; items not yet begun are dropped."""
         atexit.unregister(self.close)
-        if self._process != os.getpid():  # in a fork, where they are the parent's
+        if self._process != os.getpid():  # in a fork they are the parent's
             return
         for lane in self._lanes:
             lane.close()
@@ -103,7 +103,7 @@ class Compilers(contextlib.AbstractContextManager):
 
 @functools.cache
 def shared() -> Compilers:
-    """Those of this process, for whoever needs some; cancel what you no longer wait for."""
+    """The process's shared compilers; callers cancel what they no longer wait for."""
     return Compilers()
 
 
@@ -112,7 +112,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _cores() -> int:
-    """Those that this process may use, where the system says so."""
+    """The cores that this process may use, if the system tells."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -128,7 +128,7 @@ def likeness(name: str, problem: Problem, config: Config) -> tuple:
 
 
 def _kind(value):
-    """What a compiled kernel knows of an integer: whether it is 1, and whether 16 divides it."""
+    """What a compiled kernel knows about an integer: whether it is 1, and whether 16 divides it."""
     if isinstance(value, tuple):
         return tuple(map(_kind, value))
     if isinstance(value, int) and not isinstance(value, bool):
@@ -137,13 +137,13 @@ def _kind(value):
 
 
 class _Lane:
-    """One worker, and what waits for it."""
+    """One worker, and the items that wait for it."""
 
     def __init__(self):
         self.waiting: set[Future] = set()
         self.work: queue.SimpleQueue[tuple | None] = queue.SimpleQueue()
         self.worker = Worker()
-        # No executor's, whose work is waited for when this process ends.
+        # Not an executor's: this process would wait for its work before ending.
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -169,12 +169,12 @@ class _Lane:
                 continue
             try:
                 made = self.worker.ask(compile_here, *item, with_code)
-            except Exception as error:  # it did not start, or ended over this item
+            except Exception as error:  # it did not start, or died on this item
                 made = Compiled(str(error))
             future.set_result(made)
 
     def close(self) -> None:
-        """Drop what was not begun, and end what was."""
+        """Drop what was not begun, and abort what was."""
         for future in tuple(self.waiting):
             future.cancel()
         self.work.put(None)
@@ -184,8 +184,8 @@ class _Lane:
         self.worker.close()
 
 
-#: What a worker runs. Modules come from where this one does and from the usual places, not from
-#: the current directory, which `-c` puts first: a file called torch.py there would be executed.
+#: What a worker runs. Modules come from this one's folder and the usual places, not from the
+#: current directory, which `-c` puts first: a file called torch.py there would be executed.
 _PROGRAM = """
 import sys
 from importlib import util
@@ -211,7 +211,7 @@ class Worker:
         home = Path(__file__).resolve().parents[1]
         names = {"package": __name__.removesuffix(".compile.pool"), "module": __name__}
         paths = {"root": str(home.parent), "init": str(home / "__init__.py")}
-        # One thread: the workers together have the cores.
+        # One thread: the workers share the cores.
         env = {"TRITON_INTERPRET": "0", "OMP_NUM_THREADS": "1"}
         self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (see close)
         self.connection, its = multiprocessing.Pipe()
@@ -225,10 +225,10 @@ class Worker:
             )  # fmt: skip
 
     def ask(self, function: Callable, *args):
-        """What `function`, of a module that can be imported, returns.
+        """The result of `function`, which must be in an importable module.
 
-        Raises RuntimeError, which says why, if the process does not start, ends over this call or
-        is ended after `LIMIT`.
+        Raises RuntimeError, with the reason, if the process doesn't start, dies during this call,
+        or is ended after `LIMIT`.
         """
         started = self.process is not None
         if not started:
@@ -254,7 +254,7 @@ class Worker:
         return self.connection.recv()
 
     def kill(self) -> None:
-        """End the process, whatever it does; who has asked it is told."""
+        """End the process, whatever it does; its caller gets an error."""
         if (process := self.process) is not None:
             process.kill()
 
@@ -272,7 +272,7 @@ class Worker:
 
 
 def serve(file: int) -> None:
-    """Say that this process has started, and answer calls until there is nobody to call."""
+    """Report that this process has started, and answer calls until the caller is gone."""
     connection = Connection(file)
     connection.send(True)
     with contextlib.suppress(EOFError):
@@ -292,7 +292,7 @@ def compile_here(name: str, problem: Problem, config: Config, with_code: bool = 
         major, minor = view.device.capability
         with standing_for(10 * major + minor):
             made = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
-    except Exception as error:  # the compiler raises whatever it likes
+    except Exception as error:  # the compiler may raise anything
         return Compiled(f"{type(error).__name__}: {tail(str(error))}")
     code = {"warps": made.metadata.num_warps, "ptx": made.asm["ptx"], "cubin": made.asm["cubin"]}
     shared, limit = made.metadata.shared, view.device.shared
@@ -301,7 +301,7 @@ def compile_here(name: str, problem: Problem, config: Config, with_code: bool = 
 
 
 def operands(problem: Problem) -> tuple[torch.Tensor | float, ...]:
-    """A, B, C and what else a launch has, without data: types, sizes, strides and alignments."""
+    """A, B, C and a launch's other inputs, without data: types, sizes, strides and alignments."""
     spec = problem.epilogue
     abc: list[torch.Tensor | float] = [
         _meta(m, problem.batches) for m in (problem.a, problem.b, problem.c)
@@ -323,7 +323,7 @@ def operands(problem: Problem) -> tuple[torch.Tensor | float, ...]:
 
 
 def _meta(matrix: Matrix, batches: tuple[int, int]) -> torch.Tensor:
-    """[*batches, rows, cols]; [rows, cols] where there is one batch."""
+    """[*batches, rows, cols]; [rows, cols] if there is one batch."""
     sizes: tuple[int, ...] = (matrix.rows, matrix.cols)
     strides = matrix.strides[2:]
     if batches[0] * batches[1] > 1:

@@ -1,4 +1,4 @@
-"""Reading machine code: instruction counts and resource usage out of NVIDIA's binary tools."""
+"""Reads machine code: instruction counts and resource usage, using NVIDIA's binary tools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from triton import knobs
 
-#: What to read in an instruction mix. The mnemonics are those of "CUDA Binary Utilities".
+#: What to count in an instruction mix. The mnemonics are those of "CUDA Binary Utilities".
 GROUPS = {
     "tensor core": "HMMA HGMMA IMMA IGMMA DMMA BMMA BGMMA QMMA QGMMA OMMA "
     "UTCHMMA UTCQMMA UTCIMMA UTCOMMA",
@@ -40,9 +40,9 @@ _INSTRUCTION = re.compile(
 
 
 def disassemble(cubins: Sequence[bytes], sm: int) -> list[str]:
-    """The instructions of each binary, of one kernel for `sm` each; without labels.
+    """The instructions of each binary, each one kernel for `sm`, without labels.
 
-    One run of nvdisasm reads them all: it takes a third of a second to start, and little more.
+    One run of nvdisasm reads them all: starting it takes a third of a second, reading little more.
     """
     codes = [_code_of(cubin) for cubin in cubins]
     with tempfile.TemporaryDirectory() as folder:
@@ -57,10 +57,10 @@ def disassemble(cubins: Sequence[bytes], sm: int) -> list[str]:
 
 
 def _code_of(cubin: bytes) -> bytes:
-    """What its sections called .text.* hold; a cubin is an ELF file of 64 bits."""
+    """The content of its sections called .text.*; a cubin is a 64-bit ELF file."""
     (headers,) = struct.unpack_from("<Q", cubin, 40)
     size, count, of_names = struct.unpack_from("<HHH", cubin, 58)
-    # Of each section its name's place among the names, type, flags, address, place and size.
+    # For each section its name's offset, type, flags, address, place and size.
     sections = [struct.unpack_from("<IIQQQQ", cubin, headers + i * size) for i in range(count)]
     names = sections[of_names][4]
     return b"".join(
@@ -115,7 +115,7 @@ def parse_usage(text: str) -> tuple[int, int]:
 
 
 def run_tool(name: str, *arguments: str) -> str:
-    """What a CUDA binary tool prints: Triton's own, or the one at TRITON_`NAME`_PATH."""
+    """The output of a CUDA binary tool: Triton's own, or the one at TRITON_`NAME`_PATH."""
     words = [getattr(knobs.nvidia, name).path, *arguments]
     done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode or not done.stdout.strip():
@@ -124,6 +124,6 @@ def run_tool(name: str, *arguments: str) -> str:
 
 
 def tail(text: str) -> str:
-    """The end of a tool's message: its last lines that say something."""
+    """The end of a tool's message: its last lines with content."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " / ".join(lines[-3:])[-500:] or "no message"

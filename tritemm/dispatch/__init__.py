@@ -1,4 +1,4 @@
-"""Problem -> kernel and config: what is chosen, from what, and why."""
+"""Problem -> kernel and config: what is chosen, from which candidates, and why."""
 
 from ..rungs import find as find
 from .candidates import best_config as best_config

@@ -1,9 +1,9 @@
-"""What `tritemm.tune` found, kept for each user: one JSON file per GPU and version.
+"""The results of `tritemm.tune`, kept for each user: one JSON file per GPU and version.
 
-It lies in `$TRITEMM_CACHE`, else `$XDG_CACHE_HOME/tritemm`, else `~/.cache/tritemm`; a user without
-a home has none. A process reads it once, at the first choice. It is written under a lock, to a
-temporary file that then takes its place: readers see the old one or the new one, and two writers
-lose nothing. What can't be read is not replaced, and what is no cache is set aside as *.broken.
+It is in `$TRITEMM_CACHE`, else `$XDG_CACHE_HOME/tritemm`, else `~/.cache/tritemm`; a user without a
+home has none. A process reads it once, at the first choice. It is written under a lock, to a
+temporary file that then replaces it: readers see the old file or the new one, and two writers lose
+nothing. A file that can't be read is kept; one that is no cache is renamed to *.broken.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READING = forks.lock()
 
 
 def folder() -> Path | None:
-    """Where the files lie; it need not exist. None without a home and the two variables."""
+    """The folder of the files, which need not exist. None without a home and the two variables."""
     if own := os.environ.get("TRITEMM_CACHE"):
         return Path(own)
     try:
@@ -58,13 +58,13 @@ def lookup(problem: Problem) -> tuple[str, Config] | None:
         return None
     try:
         name, config = entry["kernel"], config_of(entry["config"])
-    except (AttributeError, KeyError, TypeError, ValueError):  # of another version
+    except (AttributeError, KeyError, TypeError, ValueError):  # written by another version
         return None
     return (name, config) if isinstance(name, str) else None
 
 
 def seconds(problem: Problem) -> float | None:
-    """Seconds of what `lookup` finds; None if they aren't known."""
+    """Seconds for what `lookup` finds; None if they aren't known."""
     entry = _entry_of(problem)
     us = entry.get("us") if isinstance(entry, dict) else None
     if not isinstance(us, int | float) or not 0 < us <= sys.float_info.max:  # any JSON may be there
@@ -73,16 +73,16 @@ def seconds(problem: Problem) -> float | None:
 
 
 def store(gpu: str, found: Mapping[str, dict]) -> None:
-    """Add entries of the GPU with this name, for this process and for later ones.
+    """Add entries for the GPU with this name, for this process and for later ones.
 
-    Where the file can't be written, or is there and can't be read, a warning says so and this
-    process has them alone.
+    If the file can't be written, or exists and can't be read, a warning says so, and only this
+    process has the entries.
     """
     try:
         table = _add(gpu, found)
     except OSError as error:
         warnings.warn(
-            f"what was tuned is not kept for other processes: {error}; TRITEMM_CACHE can name "
+            f"tuning results are not kept for other processes: {error}; TRITEMM_CACHE can name "
             "another folder for it",
             stacklevel=3,
         )
@@ -91,22 +91,22 @@ def store(gpu: str, found: Mapping[str, dict]) -> None:
 
 
 def table_of(gpu: str) -> Table:
-    """All entries of the GPU with this name: this process's, and the file's as it is now."""
+    """All entries for the GPU with this name: this process's, and the file's current ones."""
     return {**_TABLES.get(gpu, {}), **_read(path_of(gpu))}
 
 
 def entry(kernel: str, config: Config, seconds: float) -> dict:
-    """What is stored for a problem."""
+    """The entry that is stored for a problem."""
     return {"kernel": kernel, "config": changed(config), "us": float(f"{1e6 * seconds:.4g}")}
 
 
 def forget() -> None:
-    """Read the files anew."""
+    """Make the next lookup read the files again."""
     _TABLES.clear()
 
 
 def key(problem: Problem) -> str:
-    """Sizes, layouts, types and alignment as text; not the device, which the file is of."""
+    """Sizes, layouts, types and alignment as text; not the device, for which there is a file."""
     p = problem
     sizes = f"{p.M}x{p.N}x{p.K} {p.batches[0]}x{p.batches[1]}"
     matrices = " ".join(_matrix(m) for m in (p.a, p.b, p.c))
@@ -131,12 +131,12 @@ def _entry_of(problem: Problem) -> dict | None:
 
 
 def _add(gpu: str, found: Mapping[str, dict]) -> Table:
-    """The file's entries, now with `found`; OSError if the file can't be read or written."""
+    """The file's entries plus `found`; OSError if the file can't be read or written."""
     path = path_of(gpu)
     if path is None:
-        raise FileNotFoundError("there is no home directory")
+        raise FileNotFoundError("the user has no home directory")
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Whoever may write in the folder may lock.
+    # Everybody who may write to the folder may lock it.
     mode = 0o600 | path.parent.stat().st_mode & 0o666
     with FileLock(path.with_suffix(".lock"), mode=mode):
         try:
@@ -151,7 +151,7 @@ def _add(gpu: str, found: Mapping[str, dict]) -> Table:
 
 
 def _read(path: Path | None) -> Table:
-    """The file's entries; none, with a warning, if it is there and can't be read."""
+    """The file's entries; none, with a warning, if it exists and can't be read."""
     try:
         return _load(path) if path else {}
     except OSError as error:
@@ -170,24 +170,24 @@ def _load(path: Path) -> Table:
     except FileNotFoundError:
         return {}
     except RecursionError as error:
-        raise ValueError("its brackets are too deep") from error
+        raise ValueError("its brackets are nested too deeply") from error
     problems = data.get("problems") if isinstance(data, dict) else None
     if not isinstance(problems, dict):
-        raise ValueError("it holds no object of problems")
+        raise ValueError("it has no JSON object of problems")
     return problems
 
 
 def _replace(path: Path, data: Mapping) -> None:
-    """Write `data` so that `path` is always whole, and as readable as it was."""
+    """Write `data` so that `path` is always complete, and keeps its permissions."""
     temporary = path.with_name(f"{path.stem}-{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "x", encoding="utf-8") as file:
             json.dump(data, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileNotFoundError):  # the first time
+        with contextlib.suppress(FileNotFoundError):  # the first write
             shutil.copymode(path, temporary)
-            # It may be another's, as under sudo; Windows has no chown.
+            # It may belong to another user, as under sudo; Windows has no chown.
             with contextlib.suppress(AttributeError, PermissionError):
                 shutil.chown(temporary, path.stat().st_uid, path.stat().st_gid)
         os.replace(temporary, path)

@@ -1,7 +1,7 @@
-"""What a problem may be run with: rungs, their configs, swapped operands, copied operands.
+"""Candidates for a problem: rungs, their configs, swapped operands, copied operands.
 
-Copies are of what TMA refuses, or of what is read better once it is copied: by tensor cores with K
-contiguous, by FFMA one of the two across K.
+An operand is copied if TMA refuses it, or if the copy is read faster: tensor cores prefer K
+contiguous, FFMA one of the two operands across K.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .cost_model.columns import Group
 from .cost_model.model import seconds
 from .request import refusal
 
-#: The M that stands for all others when rows must not depend on it.
+#: The M that stands for every M when rows must not depend on it.
 _CANONICAL_M = 1024
-#: Every rung considers swapped operands where the shorter side of C has at most so many elements.
+#: All rungs consider swapped operands if the shorter side of C has at most this many elements.
 SHORT_SIDE = 256
-#: Bytes of copies that are made whatever they gain; of those that are not made unasked; and of a
-#: line of a copy, which a single element may take.
+#: Bytes of copies that are always acceptable; of those that need a caller's request; and of a line
+#: of a copy, which a single element may occupy.
 SMALL_COPY, LARGE_COPY, LINE_BYTES = 2**30, 2**34, 128
 
 
 def ranked(problem: Problem, kernel: str = "auto") -> list[tuple[float, Kernel, Config]]:
-    """All that `choose` compares, with the predicted seconds, the least first."""
+    """All candidates that `choose` compares, with predicted seconds, the least first."""
     some = list(groups(problem, RUNGS if kernel == "auto" else (find(kernel),)))
     predicted = seconds(some).tolist() if some else []
     rows = [(group.kernel, group.whole(config)) for group in some for config in group.configs]
@@ -56,7 +56,7 @@ def best_config(kernel: Kernel, problem: Problem) -> Config:
 
 
 def best(problem: Problem, rungs: Sequence[Kernel]) -> tuple[Kernel, Config]:
-    """What has the least predicted time, of all rungs or of one; ValueError if none can run."""
+    """The least predicted time among all rungs, or within one; ValueError if none can run."""
     if len(rungs) == 1:
         must_run(rungs[0], problem)
     some = groups(problem, rungs)
@@ -81,12 +81,12 @@ def must_run(rung: Kernel, view: Problem) -> None:
 
 
 def invariant(problem: Problem, rungs: Sequence[Kernel], parts: int) -> tuple[Kernel, Config]:
-    """The kernel and config whose sums have the same order whatever M and the batch are.
+    """The kernel and config whose sums have the same order for every M and every batch.
 
-    Where products are added in K's order whatever the tile is, K is in so many `parts`, and all are
-    candidates that have K whole, or all that cut it at the same places and add the parts in their
-    order. The least predicted time decides. Of others the order follows from the tile, which
-    is that of a product with a canonical M. A single one of the `rungs` is named by the caller.
+    If the terms of a sum are added in K's order for every tile, K is cut into `parts`, and the
+    candidates are all configs with K whole, or all that cut it at the same places and add the parts
+    in order; the least predicted time decides. For other problems the order depends on the tile,
+    which is the one for a canonical M. A single rung in `rungs` is the one that the caller named.
     """
     named = len(rungs) == 1
     if named:
@@ -96,7 +96,7 @@ def invariant(problem: Problem, rungs: Sequence[Kernel], parts: int) -> tuple[Ke
         if not limits.in_order and not (limits.ordered and parts):
             raise ValueError(
                 f'kernel="{rungs[0].name}" sums in an order that depends on M; '
-                "batch_invariant=True can't have it"
+                "batch_invariant=True excludes it"
             )
     some = rungs_in_order(problem, rungs, named) if parts else []
     if some:
@@ -108,22 +108,22 @@ def invariant(problem: Problem, rungs: Sequence[Kernel], parts: int) -> tuple[Ke
 def _ordered(
     problem: Problem, rungs: Sequence[Kernel], parts: int, copied: bool
 ) -> tuple[Kernel, Config]:
-    """The least predicted time of those `in_one_order`."""
+    """The candidate of `in_one_order` with the least predicted time."""
     if not any(rung.limits.fixed_parts for rung in rungs):
         parts = 1
     some = in_one_order(problem, rungs, parts, copied)
     if found := least(some):
         return found
     cut = f", with K in {parts} parts" if parts > 1 else ""
-    unfit = "none of its tiles sums in that order, or fits"
+    unfit = "none of its tiles fits and sums in that order"
     reasons = "; ".join(f"{rung.name}: {rung.why_not(problem) or unfit}" for rung in rungs)
-    raise ValueError(f"batch_invariant=True can't have {problem}{cut}: {reasons}")
+    raise ValueError(f"batch_invariant=True is impossible for {problem}{cut}: {reasons}")
 
 
 def _as_anchored(problem: Problem, rungs: Sequence[Kernel], copied: bool) -> tuple[Kernel, Config]:
-    """The rung and config of a canonical M: the order of sums follows from the tile.
+    """The rung and config for a canonical M: the order of sums depends on the tile.
 
-    With `copies` of operands if the rung needs them. Of groups it is the first that can run.
+    With `copies` of operands if the rung needs them. For groups, the first rung that can run.
     """
     if problem.groups:
         able = [rung for rung in rungs if rung.why_not(problem) is None]
@@ -142,19 +142,19 @@ def _as_anchored(problem: Problem, rungs: Sequence[Kernel], copied: bool) -> tup
 
 
 def _shallower(rung: Kernel, view: Problem, anchor: Config) -> Config:
-    """`anchor`, with fewer stages where C as it is stored needs room; sums stay the same."""
+    """`anchor`, with fewer stages if C as it is stored needs room; sums stay the same."""
     for stages in range(anchor.num_stages, 0, -1):
         config = dataclasses.replace(anchor, num_stages=stages)
         if refusal(rung, view, config) is None:
             return config
     reason = refusal(rung, view, anchor)
-    raise ValueError(f"batch_invariant=True can't have {rung.name}, {anchor}, for {view}: {reason}")
+    raise ValueError(f"batch_invariant=True excludes {rung.name}, {anchor}, for {view}: {reason}")
 
 
 def _anchor(problem: Problem, rungs: Sequence[Kernel]) -> tuple[Kernel, Config]:
     """The kernel and config of a product with the canonical M and well-stored operands.
 
-    Of a symmetric one that is N as well.
+    If C is symmetric, N is canonical as well.
     """
     M, N, once, b, c = _CANONICAL_M, problem.N, (1, 1), problem.b, problem.c
     epilogue = PLAIN
@@ -178,7 +178,7 @@ def _anchor(problem: Problem, rungs: Sequence[Kernel]) -> tuple[Kernel, Config]:
 
 
 def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
-    """Candidates of one rung as it is, with swapped operands too; of several, with copied ones."""
+    """Candidates: one rung with operands as they are or swapped; several rungs with copies."""
     if len(rungs) == 1:
         yield from _groups(problem, rungs, copied=False)
         return
@@ -194,11 +194,11 @@ def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
 def in_one_order(
     problem: Problem, rungs: Sequence[Kernel], parts: int, copied: bool = True
 ) -> Iterator[Group]:
-    """Those whose sums have K's order, whatever M and the batch are, with K in so many fixed parts.
+    """Candidates whose sums have K's order for every M and batch, with K in `parts` fixed parts.
 
-    With `copies` of what a rung refuses: where K is in parts, the least copies even if they are
-    large, for no other rung can do that. Operands may be swapped: on an H200, sums were the same
-    bits then in all 143 configs.
+    With `copies` of what a rung refuses. With K in parts, the smallest copies are made even if they
+    are large, for no other rung can run. Operands may be swapped: on an H200, sums then had the
+    same bits in all 143 configs.
     """
     return _groups(problem, rungs, copied, parts)
 
@@ -206,9 +206,9 @@ def in_one_order(
 def _groups(
     problem: Problem, rungs: Sequence[Kernel], copied: bool, parts: int = 0
 ) -> Iterator[Group]:
-    """`copied`: also with `copies`; `parts`: of `in_one_order`; neither: what doesn't suit, too."""
+    """`copied`: with `copies` too; `parts`: see `in_one_order`; neither: also unsuitable rungs."""
     every = not copied and not parts
-    if problem.device == INTERPRETER:  # where a copy or a swap gains nothing
+    if problem.device == INTERPRETER:  # a copy or a swap gains nothing there
         for rung in rungs:
             if rung.why_not(problem) is None and (every or _suits(rung, problem)):
                 yield Group(rung, (rung.interpreted,), problem)  # type: ignore[attr-defined]
@@ -219,7 +219,7 @@ def _groups(
         packed, moved = problem.packed(pack), problem.copied(pack)
         swaps = short or questions.better_swapped(packed)
         refusing: dict[Kernel, None] = {}  # in their order, each once
-        # Of a symmetric C, swapped operands would compute the other triangle.
+        # For a symmetric C, swapped operands would compute the other triangle.
         for swap in (False,) if problem.epilogue.symmetric or problem.splits else (False, True):
             view = packed.transposed() if swap else packed
             for rung in rungs:
@@ -227,11 +227,11 @@ def _groups(
                     continue
                 upright = every or parts or _is_upright(rung, view)
                 if not upright and pack == packs[-1]:
-                    continue  # nobody asks whether it refuses
+                    continue  # whether it refuses doesn't matter
                 if rung.why_not(view) is not None:
                     refusing[rung] = None
                     continue
-                suits = upright and (every or parts or _suits(rung, view))  # which takes longest
+                suits = upright and (every or parts or _suits(rung, view))  # checked last: slow
                 if not suits and pack == packs[-1]:
                     continue
                 if suits:
@@ -246,10 +246,10 @@ def _groups(
 
 
 def _swap_is_redundant(problem: Problem) -> bool:
-    """Whether swapping gains nothing by a short side, and is left out.
+    """Whether swapping gains no short side, and is left out.
 
-    A and B are stored in opposite ways, C's sides differ by less than a factor of 2, and it has
-    rows enough.
+    So it is if A and B are stored in opposite ways, C's sides differ by less than a factor of 2,
+    and C has enough rows.
     """
     M, N, *_ = problem.typical
     alike = problem.a.layout != problem.b.layout and M < 2 * N and N < 2 * M
@@ -263,9 +263,9 @@ def _suits(rung: Kernel, view: Problem) -> bool:
 
 
 def _is_upright(rung: Kernel, view: Problem) -> bool:
-    """Whether this one of the two orders of the operands is the one to consider for the rung."""
+    """Whether the rung should consider this one of the two orders of the operands."""
     if rung.policy.few_rows is not None or view.epilogue.per_column > 1 or view.by_ffma:
-        return True  # the operands stay as they are, or no tensor core multiplies them
+        return True  # operands keep their order, or no tensor core multiplies them
     if view.transposed().groups and view.transposed().groups not in rung.limits.groups:
         return True
     M, N, *_ = view.typical
@@ -273,34 +273,34 @@ def _is_upright(rung: Kernel, view: Problem) -> bool:
 
 
 def copies(problem: Problem, large: bool = False) -> tuple[list[str], str]:
-    """What may be copied first, of what the GPU can't read well; also what is not modest.
+    """Which operands may be copied first because the GPU reads them badly; `large`: of any size.
 
-    And the operands of which copies are a gain for rungs, too, that can do without.
+    And the operands whose copies also help rungs that can do without them.
     """
     turned, some = questions.turned(problem), questions.copies(problem)
     return [pack for pack in some if large or not pack or _is_modest(problem, pack)], turned
 
 
 def _is_modest(problem: Problem, pack: str) -> bool:
-    """Whether the copies can be made, in memory that a caller may be expected to have."""
+    """Whether the copies fit in memory that a caller can be expected to have."""
     if problem.by_residues:
         return sum(made_bytes(problem)) <= LARGE_COPY
     sources = [getattr(problem, name) for name in pack]
     dense = problem.batch * problem.itemsize * sum(m.rows * m.cols for m in sources)
     if dense * LINE_BYTES <= SMALL_COPY:
-        return True  # at once: no element takes more than a line
+        return True  # decided at once: no element takes more than a line
     packed = problem.packed(pack)
     copies = [Copy.of(getattr(problem, n), getattr(packed, n), problem.batches) for n in pack]
     taken = sum(copy.target.dtype.itemsize * copy.elements for copy in copies)
-    # A program copies 32 bytes or more: so many have room in one launch.
+    # A program copies 32 bytes or more, which limits the bytes of one launch.
     return taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
 
 
 def rungs_in_order(problem: Problem, rungs: Sequence[Kernel], named: bool = False) -> list[Kernel]:
     """Rungs whose sums have K's order, the highest first; if not `named`, auto's.
 
-    Of 16-bit operands these are all of WGMMA. Of others they are those that suit, and those of
-    their type: a vector suits `gemv` better, but that adds up in another order.
+    For 16-bit operands these are all rungs with WGMMA. For others they are the rungs that suit, or
+    are for that type: `gemv` would suit a vector better, but it sums in another order.
     """
     some = [r for r in reversed(rungs) if r.policy.auto or named]
     if problem.itemsize == 2:

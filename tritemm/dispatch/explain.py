@@ -1,4 +1,4 @@
-"""A chosen kernel and config, and what `explain` says of them."""
+"""A chosen kernel and config, and what `explain` says about them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .cost_model import model
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A kernel, its config, and `why` they were taken; prints as a few lines."""
+    """A kernel, its config, and `why` they were chosen; prints as a few lines."""
 
     problem: Problem
     kernel: Kernel
@@ -27,13 +27,13 @@ class Choice:
 
     @property
     def refused(self) -> tuple[tuple[str, str], ...]:
-        """The rungs that can't run the problem as it is, and why, the highest first."""
+        """The rungs that can't run the problem as it is, and why, from the top of the ladder."""
         reasons = ((rung.name, rung.why_not(self.problem)) for rung in reversed(RUNGS))
         return tuple((name, reason) for name, reason in reasons if reason)
 
     @property
     def predicted(self) -> float:
-        """Seconds that the model expects, and no less than the roofline."""
+        """Seconds that the model predicts, at least the roofline."""
         return max(self.parts.total, self.roofline)
 
     @property
@@ -43,14 +43,14 @@ class Choice:
 
     @property
     def roofline(self) -> float:
-        """Seconds of the arithmetic at the clock that lasts, or of a copy of as many bytes,
-        whichever is longer: what was measured of the GPU, and no kernel of ours."""
+        """Seconds of the arithmetic at the sustained clock, or of copying as many bytes, whichever
+        is longer: measurements of the GPU, not of our kernels."""
         return max(model.roofline(self.problem))
 
     @property
     def others(self) -> list[tuple[float, Kernel, Config]]:
-        """The candidates for `kernel="auto"` that are not taken: (predicted seconds, kernel,
-        config), the least first."""
+        """The other candidates for `kernel="auto"`: (predicted seconds, kernel, config), the least
+        first."""
         others = (row for row in ranked(self.problem) if row[1:] != (self.kernel, self.config))
         return [(max(s, self.roofline), kernel, config) for s, kernel, config in others]
 
@@ -83,15 +83,15 @@ class Choice:
             count = RESIDUES[self.problem.precision]
             lines.append(
                 f"residues   a and b, modulo {count} numbers up to 256; {count} products of int8, "
-                "put together in fp64"
+                "combined in fp64"
             )
         elif split:
             products = f"{PRODUCTS[self.problem.precision]} products of these"
             lines.append(f"split      a and b, into {PLANES} planes of bf16 each; {products}")
         elif self.config.PACK:
-            slow = "tensor cores read this type with K contiguous"
+            slow = "tensor cores need K contiguous for this type"
             if self.problem.by_ffma:
-                slow = "FFMA is short of registers where both lie along K"
+                slow = "FFMA lacks registers if both are stored along K"
             why = reasons.get(self.kernel.name, slow)
             lines.append(f"packed     {' and '.join(self.config.PACK)}, because {why}")
         if self.config.SWAP:
@@ -103,8 +103,8 @@ class Choice:
         return lines
 
     def _error(self) -> list[str]:
-        """The bound of `budget`, of fp32 and of residues; its second part shrinks where K is
-        long."""
+        """The error bound from `budget`, for fp32 and residues; its second part shrinks for a long
+        K."""
         p = self.problem
         if p.a.dtype != torch.float32 and not p.by_residues:
             return []
@@ -133,7 +133,7 @@ class Choice:
         lines = [
             f"predicted  {1e6 * self.predicted:.1f} us; roofline {1e6 * self.roofline:.1f} us, "
             f"bound by {bound} ({problem.flops / max(problem.bytes, 1):.0f} FLOP per byte)",
-            f"parts      {parts} us; memory passes beside steps, ends and reduction",
+            f"parts      {parts} us; memory overlaps steps, ends and reduction",
         ]
         for seconds, kernel, config in self.others[:3]:
             lines.append(f"or         {1e6 * seconds:.1f} us: {kernel.name}, {config}")

@@ -1,4 +1,4 @@
-"""What a caller may ask of the choice, and its form as one word of the operator's options."""
+"""A caller's wishes for the choice, and their form as one word of the operator's options."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Request:
 
     @staticmethod
     def of(kernel: str | Kernel, config: Config | Mapping | None, batch_invariant: bool) -> Request:
-        """The request of matmul's arguments.
+        """The request in matmul's arguments.
 
         Raises:
             TypeError: `kernel` is neither a name nor a rung, or `batch_invariant` no bool.
@@ -54,18 +54,18 @@ class Request:
         if config is None:
             return Request(kernel, None, batch_invariant)
         if kernel == "auto":
-            raise ValueError("config= belongs to one rung: name it with kernel=")
+            raise ValueError("config= is for one rung: name it with kernel=")
         if batch_invariant:
-            raise ValueError("batch_invariant=True chooses the config itself: leave config= out")
+            raise ValueError("batch_invariant=True chooses the config itself: omit config=")
         return Request(kernel, config_of(config))
 
 
 def word_of(
     kernel: str | Kernel, config: Config | Mapping | None = None, batch_invariant: bool = False
 ) -> str:
-    """The word of matmul's arguments; errors as `Request.of`. "auto" and names are themselves."""
+    """matmul's arguments as a word; errors as in `Request.of`. "auto" and names are unchanged."""
     if config is None and batch_invariant is False:
-        # A compiled graph looks at all that was looked at here, before each of its calls.
+        # A compiled graph guards on all that is read here, before each of its calls.
         return kernel if isinstance(kernel, str) and kernel == "auto" else _name_of(kernel)
     return str(Request.of(kernel, config, batch_invariant))
 
@@ -75,18 +75,18 @@ def _name_of(kernel: str | Kernel) -> str:
         return kernel.name
     if not isinstance(kernel, str):
         raise TypeError(
-            'kernel= is "auto", the name of a rung of tritemm.ladder(), or such a rung, '
+            'kernel= is "auto", the name of a rung of tritemm.ladder(), or a rung, '
             f"not {type(kernel).__name__}"
         )
-    if "/" in kernel:  # as in a word, where it begins an option
+    if "/" in kernel:  # in a word, "/" begins an option
         raise ValueError(f"no rung is called {kernel!r}; tritemm.ladder() has them all")
     return kernel
 
 
 def for_gradients(word: str) -> str:
-    """What the products of the backward pass ask for, given the forward pass's word.
+    """The word for the backward pass's products, given the forward pass's word.
 
-    They are other problems, so a rung and a config are not handed on; batch invariance is.
+    They are other problems, so rung and config aren't passed on; batch invariance is.
     """
     if "/" not in word:
         return "auto"
@@ -94,7 +94,7 @@ def for_gradients(word: str) -> str:
 
 
 def refusal(rung: Kernel, view: Problem, config: Config) -> str | None:
-    """Why `rung` can't run what it sees of a problem in `config`; or None."""
+    """Why `rung` can't run its view of a problem in `config`; or None."""
     return rung.why_not(view) or why_not(rung, view, config)
 
 
@@ -115,18 +115,18 @@ def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
     if config.SPLIT_K > 1 and not kernel.workspace and all(c.SPLIT_K == 1 for c in own):
         return f"SPLIT_K is {config.SPLIT_K}; this rung does not split K{_who_splits(view)}"
     if config.CLUSTER > 1 and all(c.CLUSTER == 1 for c in own):
-        return f"CLUSTER is {config.CLUSTER}; this rung's programs share no loads"
+        return f"CLUSTER is {config.CLUSTER}; this rung doesn't support clusters"
     if config.PARTS > 1 and not kernel.limits.fixed_parts:
         able = ", ".join(rung.name for rung in RUNGS if rung.limits.fixed_parts)
-        return f"PARTS is {config.PARTS}; this rung cuts K into no fixed parts; {able} can"
+        return f"PARTS is {config.PARTS}; this rung doesn't cut K into fixed parts; {able} can"
     if config.SHARED and all(c.SHARED != config.SHARED for c in own):
-        return f"SHARED is {config.SHARED!r}; this rung leaves no choice of a layout"
+        return f"SHARED is {config.SHARED!r}; this rung has a fixed layout"
     stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * view.itemsize
     shared = stage * config.num_stages
     if config.num_stages > 1 and shared > view.device.shared:
         return (
             f"{config.num_stages} stages of {stage} bytes need {shared} bytes of shared memory; "
-            f"{view.device.name} has {view.device.shared}. Take fewer stages or a smaller tile"
+            f"{view.device.name} has {view.device.shared}. Use fewer stages or a smaller tile"
         )
     return kernel.config_why_not(view, config)
 

@@ -1,7 +1,7 @@
 """Problem -> kernel and config.
 
-`kernel="auto"` takes, of all candidates, the one with the least predicted time, unless this
-problem was tuned. The same problem gets the same choice every time.
+`kernel="auto"` takes the candidate with the least predicted time, unless this problem was tuned.
+The same problem always gets the same choice.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .candidates import best, groups, invariant, least, must_run
 from .explain import Choice
 from .request import Request, refusal
 
-#: Kernels of torch after a product: the activation of one half, and the product of the halves; and
-#: how many times both together move an element of the result.
+#: torch's kernels after a gated product: the activation of one half, and the product of the halves;
+#: and how often both together move an element of the result.
 _KERNELS, _MOVED = 2, 5
-#: Seconds that the kernels around a product of residues take beside what they move, on an H200.
+#: Seconds that the kernels around a product of residues take besides memory traffic, on an H200.
 _RESIDUES = 35e-6
 
 
@@ -33,11 +33,11 @@ _RESIDUES = 35e-6
 def choose(problem: Problem, kernel: str = "auto") -> Choice:
     """The kernel and config that will run `problem`.
 
-    `kernel` is "auto", a rung's name or the word of a `Request`.
+    `kernel` is "auto", a rung's name or a `Request` as a word.
 
     Raises:
         ValueError: `kernel` is no rung, or the rung or its config can't run the problem; the
-            message says why and what can.
+            message says why, and what can.
         Unsupported: the device is older than sm_80.
     """
     if reason := questions.too_old(problem):
@@ -53,7 +53,7 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
         parts = questions.parts_of(problem)
         return Choice(problem, *invariant(problem, rungs, parts), why)
     name, config = tuned or (request.kernel, request.config)
-    why = "the least predicted time" if kernel == "auto" else f'asked for: kernel="{name}"'
+    why = "the least predicted time" if kernel == "auto" else f'requested: kernel="{name}"'
     if config:
         view = config.view(problem)
         rung = next((rung for rung in rungs if rung.name == name), None)
@@ -67,17 +67,17 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
         if not tuned:
             must_run(rungs[0], view)
             raise ValueError(f'kernel="{name}" cannot run this config: {reason}')
-        warnings.warn(  # the file may be of another version, or anybody's
-            f"what was tuned for {problem} is not used: {name}, {config}: {reason}. "
-            "tritemm.tune measures it anew",
+        warnings.warn(  # the file may come from another version, or be anybody's
+            f"the tuning result for {problem} is not used: {name}, {config}: {reason}. "
+            "tritemm.tune measures it again",
             stacklevel=2,
         )
     return Choice(problem, *best(problem, rungs), why)
 
 
 def _split_or_not(problem: Problem, kernel: str, request: Request) -> Choice:
-    """By planes or residues; or as it is, by FFMA or DMMA, which round no operand, where that is no
-    slower."""
+    """By planes or residues; or by FFMA or DMMA, which round no operand, if that is no slower, or
+    if no kernel offers the other."""
     exact = choose(dataclasses.replace(problem, precision="ieee"), kernel)
     able = questions.planes(problem) and not request.batch_invariant
     found = least(groups(problem, RUNGS)) if able else None
@@ -93,14 +93,14 @@ def _split_or_not(problem: Problem, kernel: str, request: Request) -> Choice:
 
 
 def forget() -> None:
-    """Choose anew from now on: what was tuned has changed."""
+    """Discard all choices, because the tuning results have changed."""
     choose.cache_clear()
 
 
 def first_choice(problem: Problem, kernel: str = "auto") -> Choice:
-    """What runs `problem`, or if torch's kernels end it, the product before them.
+    """What runs `problem`, or, if torch's kernels end it, the product before them.
 
-    Raises what `choose` raises.
+    Raises the errors of `choose`.
     """
     alone = not has_epilogue(problem.a.dtype, problem.precision) and problem.scales is None
     if problem.epilogue.activation and alone:
@@ -109,13 +109,13 @@ def first_choice(problem: Problem, kernel: str = "auto") -> Choice:
 
 
 def choose_whole(problem: Problem, kernel: str = "auto") -> Choice | None:
-    """The kernel and config that do all of `problem`; None where a gated product is faster apart,
-    or no kernel can do it.
+    """The kernel and config that do all of `problem`; None if no kernel can, or if a gated product
+    is faster in two steps.
 
-    Which is better follows from what the model expects, or `tritemm.tune` has measured.
-    A rung that is named does all if it can. With batch_invariant=True it is always apart: which of
-    the two is faster depends on M, and the two round differently. Raises what `choose` raises, of
-    pairs only `Unsupported`.
+    The model's predictions decide, or the measurements of `tritemm.tune`. A named rung does all if
+    it can. With batch_invariant=True a gated product is always in two steps, because which way is
+    faster depends on M, and the two round differently. Raises the errors of `choose`; for pairs
+    only `Unsupported`.
     """
     if problem.epilogue.per_column == 1:
         return choose(problem, kernel)
@@ -127,12 +127,12 @@ def choose_whole(problem: Problem, kernel: str = "auto") -> Choice | None:
         if request.kernel != "auto":
             return whole
         return whole if _seconds(whole) <= apart(problem)[1] else None
-    except ValueError:  # no rung can, or not the one that was asked for
+    except ValueError:  # no rung can, or not the named one
         return None
 
 
 def apart(problem: Problem, kernel: str = "auto") -> tuple[Choice, float]:
-    """What makes the activation's argument, and the seconds of that and of torch's kernels."""
+    """The choice for the activation's argument, and the seconds of that plus torch's kernels."""
     choice = choose(argument_of(problem), kernel)
     then = f"{choice.why}; {problem.epilogue.activation} by torch's kernels after it"
     choice = dataclasses.replace(choice, why=then)
@@ -151,7 +151,7 @@ def _seconds(choice: Choice) -> float:
 
 
 def argument_of(problem: Problem) -> Problem:
-    """The product before the activation, contiguous, with its bias; of pairs, all columns."""
+    """The product before the activation, contiguous, with its bias; for pairs, all columns."""
     M, N, spec = problem.M, problem.N, problem.epilogue
     outer, inner = problem.batches
     batch = inner * M * N * (outer > 1), M * N * (inner > 1 and problem.groups != "m")

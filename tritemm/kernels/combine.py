@@ -1,10 +1,11 @@
 """Moves tokens to the rows that experts multiply, and back; not a rung, but a step beside two.
 
-Row places[t, j] is that of token t's j-th expert. Three things are bound by the sum over all t and
-j of weights[t, j] * dot(rows[places[t, j]], tokens[t]): its derivative by each is what the kernel
-finds of the other two. By the rows, tokens are copied to them; by the tokens, their rows are
-combined; by the weights, there are dot products. Rows from offs[-1] on are of no expert: they count
-as zeros, whatever they or their weights hold. Sums are in fp32, or fp64, and have a fixed order.
+Row places[t, j] belongs to token t's j-th expert. The sum over all t and j of
+weights[t, j] * dot(rows[places[t, j]], tokens[t]) relates three tensors: its derivative by each is
+what the kernel computes from the other two. By the rows, it copies tokens to them; by the tokens,
+it combines their rows; by the weights, it computes dot products. Rows from offs[-1] on belong to no
+expert: they count as zeros, whatever they or their weights hold. Sums are in fp32, or fp64, and in
+a fixed order.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import triton.language as tl
 from ..runtime import binding
 from .device.tile import convert
 
-#: Choices, or experts, of a program that sorts; and choices that it compares these with at a time.
+#: Choices, or experts, of a program that sorts; and choices that it compares them with at a time.
 MINE, OTHERS = 32, 256
-#: Choices up to which one launch sorts them, and compares all with all; of more, those of a chunk.
+#: Up to FEW choices, one launch sorts them by comparing all with all; more are sorted in chunks.
 FEW, CHUNK = 2048, OTHERS
 
 #: Columns of one program, and its warps: 8 elements per thread, 16 bytes of a 16-bit type.
@@ -66,9 +67,9 @@ def combine_kernel(
 
 
 def combine(find: str, rows, tokens, weights, places, offs) -> None:
-    """Write what is to be found, "rows", "tokens" or "weights"; see the module.
+    """Compute "rows", "tokens" or "weights", as `find` says; see the module.
 
-    All are contiguous, and none is empty. Weights may be None, which is 1, unless they are found.
+    All are contiguous, and none is empty. Weights may be None, meaning 1, unless `find` says so.
     """
     (count, top), width = places.shape, rows.shape[-1]
     block = min(BLOCK, triton.next_power_of_2(width))
@@ -82,7 +83,7 @@ def combine(find: str, rows, tokens, weights, places, offs) -> None:
 
 @triton.jit
 def chosen(index, nth, N, E):
-    """The `nth` of N choices: E where it is no expert, and more where there is no such choice."""
+    """The `nth` of N choices: E if it is no expert, and more if there is no such choice."""
     expert = tl.load(index + nth, mask=nth < N, other=0)
     expert = tl.where((expert < 0) | (expert >= E), E, expert).to(tl.int32)
     return tl.where(nth < N, expert, E + 1)
@@ -90,9 +91,9 @@ def chosen(index, nth, N, E):
 
 @triton.jit
 def before(index, own, last, begin, end, N, E, LESSER: tl.constexpr, OTHERS: tl.constexpr):
-    """How many choices from `begin` to `end` stand before each of `own`.
+    """How many choices from `begin` to `end` precede each of `own`.
 
-    Those are equal ones before `last`, and `LESSER` ones if those count.
+    Those are equal ones before `last`, and, if `LESSER`, the lesser ones.
     """
     count = tl.zeros(own.shape, tl.int32)
     for first in range(begin, end, OTHERS):
@@ -107,7 +108,7 @@ def before(index, own, last, begin, end, N, E, LESSER: tl.constexpr, OTHERS: tl.
 
 @triton.jit
 def route_kernel(index, places, offs, N, E, MINE: tl.constexpr, OTHERS: tl.constexpr):
-    """Where some of N choices stand; or, behind those, where some experts end."""
+    """The sorted places of some of N choices; after those, the ends of some experts."""
     programs = tl.cdiv(N, MINE)
     first = tl.program_id(0) * MINE
     sorts = tl.program_id(0) < programs
@@ -133,21 +134,21 @@ def count_kernel(index, counts, N, E, CHUNKS, MINE: tl.constexpr, CHUNK: tl.cons
 
 @triton.jit
 def place_kernel(index, ends, places, N, E, CHUNKS, MINE: tl.constexpr, CHUNK: tl.constexpr):
-    """Where some choices of a chunk stand: behind what is before the chunk's of their expert."""
+    """The places of some choices of a chunk: after those of their expert in earlier chunks."""
     mine = tl.program_id(0) * MINE + tl.arange(0, MINE)
     own = chosen(index, mine, N, E)
     chunk = tl.program_id(0) * MINE // CHUNK
     begin = chunk * CHUNK
     count = before(index, own, mine, begin, begin + CHUNK, N, E, False, CHUNK)
-    place = own.to(tl.int64) * CHUNKS + chunk  # of experts and chunks there can be 2**31
+    place = own.to(tl.int64) * CHUNKS + chunk  # experts * chunks can reach 2**31
     count += tl.load(ends + place - 1, mask=(place > 0) & (mine < N), other=0)
     tl.store(places + mine, count, mask=mine < N)
 
 
 def route(index, places, offs) -> None:
-    """Write where each choice stands once all are sorted by expert, and where each expert's end.
+    """Write the place of each choice once all are sorted by expert, and the end of each expert's.
 
-    Equal ones keep their order; those of no expert stand behind all others. All are contiguous.
+    Equal ones keep their order; those of no expert come last. All are contiguous.
     """
     count, experts = index.numel(), len(offs)
     if count == 0:

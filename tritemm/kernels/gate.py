@@ -1,6 +1,6 @@
-"""The activation of pairs by one kernel, and its gradient by one; not a rung, but a step after one.
+"""A gated activation as one kernel, and its gradient as one; not a rung, but a step after one.
 
-x [R, 2 N] holds the gate's columns, then those that they multiply: activation(gate) * up.
+x [R, 2 N] holds the gate's columns, then the columns that they multiply: activation(gate) * up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..problem import GATED
 from ..runtime import binding
 from .device.tile import convert
 
-#: Columns of one program at most, and its warps.
+#: The most columns of one program, and its warps.
 BLOCK, WARPS = 1024, 4
 
 
@@ -20,7 +20,7 @@ BLOCK, WARPS = 1024, 4
 def gate_kernel(
     x, grad, out, N, ACTIVATION: tl.constexpr, GRADIENT: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Columns of a row of `out`, [R, N]; or [R, 2 N], of the gradient of x, by `grad` [R, N]."""
+    """Columns of a row of `out`, [R, N]; with `grad` [R, N], of the gradient of x, [R, 2 N]."""
     row = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = cols < N

@@ -1,12 +1,12 @@
-"""Products of few rows with a weight of 4 bits, and its unpacking for products of many.
+"""Products of few rows with a 4-bit weight, and its unpacking for products of many rows.
 
-Where there is WGMMA, `int4_roles` multiplies the numbers of rows between.
+With WGMMA, `int4_roles` multiplies row counts in between.
 
 The product is no rung, though it multiplies like one. C.T = W @ x.T: rows of W fill the
-instruction's rows, and the rows of x are its columns. Bytes become whole numbers of 16 bits only in
-the registers that the tensor core reads, and the sum over a group of columns is multiplied by the
-group's scale in fp32. For up to 4 rows each warp is a lane along K: it loads steps of its own into
-registers. For more, warps share steps, copied to shared memory: those of x by TMA where the device
+instruction's rows, and the rows of x are its columns. Bytes become 16-bit integers only in the
+registers that the tensor core reads, and the sum over a group of columns is multiplied by the
+group's scale in fp32. For up to 4 rows each warp is a lane along K: it loads its own steps into
+registers. For more, warps share steps, copied to shared memory; TMA copies those of x if the device
 has it.
 
 `packed` [ceil(N / 8), K / 128, 8, 64]: the bytes of 8 rows and 128 columns are contiguous. Of the
@@ -131,7 +131,7 @@ def int4_kernel(
     """A tile of out [M, N] = x [M, K] @ W.T + bias, or one part of its sums; K is 128 * STEPS.
 
     `LANES` are 1 or `WARPS`, and in each turn of the loop a lane multiplies `DEPTH` steps. `EVEN`:
-    the steps of a turn divide each part, as they must where there is one lane. A product has
+    the steps of a turn divide each part, as they must if there is one lane. A product has
     `WIDTH` columns, of one group: 32, 64 or, by WGMMA alone, 128, since HMMA's registers have
     another order. With `TMA`, x is a descriptor.
     """
@@ -207,7 +207,7 @@ def int4_kernel(
         place = rows[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
         inside = rows[:, None] < M - row
         tl.store(partials + split * SIZE + place, sums, mask=inside)
-        tl.debug_barrier()  # what the program has stored, the atomic's thread then releases
+        tl.debug_barrier()  # orders the program's stores before the atomic's release
         if tl.atomic_add(counters + tile, 1, sem="acq_rel") != SPLIT_K - 1:
             return
         # The last program of a tile adds the parts in their order along K.
@@ -253,7 +253,7 @@ def dequantize(packed, scale, out) -> None:
     binding.launch_alike(dequantize_kernel, grid, values, tensors, 4)
 
 
-#: Programs that an SM runs at once, by the rows of a tile; those of 8 rows have lanes.
+#: Programs that an SM runs at once, by the rows of a tile; those of 8 rows use lanes.
 PROGRAMS = {8: 4, 16: 8, 32: 4, 64: 2, 128: 2}
 
 
@@ -274,7 +274,7 @@ def config(M: int, N: int, steps: int, group: int, device: Device) -> dict[str, 
         depth = depth if steps % depth == 0 else 1
         part = triton.cdiv(part, depth) * depth
         stages = min(stages, device.shared // (depth * (columns * 64 + rows * 256)))
-    parts = triton.cdiv(steps, part)  # so that none is empty
+    parts = triton.cdiv(steps, part)  # so no part is empty
     whole = lanes == 1 and has_wgmma(device)
     return {
         "BLOCK_M": rows, "BLOCK_N": columns, "SPLIT_K": parts, "LANES": lanes, "DEPTH": depth,
@@ -284,7 +284,7 @@ def config(M: int, N: int, steps: int, group: int, device: Device) -> dict[str, 
 
 
 def is_even(steps: int, parts: int, turn: int) -> bool:
-    """Whether each part of K has whole turns of so many steps."""
+    """Whether each part of K is a whole number of turns of this many steps."""
     return steps % turn == 0 and triton.cdiv(steps, parts) % turn == 0
 
 
@@ -301,7 +301,7 @@ def multiply(x, packed, scale, bias, out, chosen: dict[str, int] | None = None) 
     def arguments(there):
         if values["TMA"]:
             block = [values["BLOCK_M"], values["WIDTH"]]
-            shape, strides = [*x.shape], [x.shape[1], 1]  # of one row, the stride can be any number
+            shape, strides = [*x.shape], [x.shape[1], 1]  # with one row, any stride is valid
             there = there | {"x": TensorDescriptor(there["x"], shape, strides, block)}
         return there
 

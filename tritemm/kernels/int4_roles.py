@@ -1,8 +1,8 @@
-"""Products of 65 rows or more with a weight of 4 bits, warp-specialised as in rung 10.
+"""Products of 65 rows or more with a 4-bit weight, warp-specialised as in rung 10.
 
-C.T = W @ x.T, by the bytes that `int4` describes. One warp has TMA load steps of 128 columns of
+C.T = W @ x.T, from the bytes that `int4` describes. In one warp, TMA loads steps of 128 columns of
 both. Each of two warpgroups has 64 rows of W: it unpacks their bytes, multiplies by the scales of
-their groups, which rounds once, and hands WGMMA the fragments in registers. One unpacks while the
+their groups, which rounds once, and passes WGMMA the fragments in registers. One unpacks while the
 other's WGMMA runs; neither begins a step before its own WGMMA is complete (docs/tried.md says why).
 """
 
@@ -184,7 +184,7 @@ def int4_roles_kernel(
 
 
 class Int4Tile(Split):
-    """A tile of consumers with 64 rows each, whose A comes packed, two numbers in a byte."""
+    """A tile for consumers with 64 rows each, whose A is packed, two numbers in a byte."""
 
     def __init__(self, p: Problem, c: Config):
         super().__init__(p, c)
@@ -197,14 +197,14 @@ class Int4Tile(Split):
 
 
 def stage_bytes(rows: int, columns: int) -> int:
-    """Bytes of a stage of a tile: packed ones of W, and x in 16 bits."""
+    """Bytes of a stage of a tile: W, packed, and x in 16 bits."""
     return STEP.value * (rows // 2 + 2 * columns)
 
 
 def config(rows: int, N: int, K: int, device: Device) -> Config:
-    """The tile of C.T, and parts of K where there are few tiles.
+    """The tile of C.T, and parts of K if there are few tiles.
 
-    By a weight of 14336 x 4096, an H200 takes 1.6 times as long for 256 rows in tiles of 256
+    With a weight of 14336 x 4096, an H200 takes 1.6 times as long for 256 rows in tiles of 256
     columns as for 128 rows in tiles of 128.
     """
     tall = 2 * sm90.ROWS
@@ -216,13 +216,13 @@ def config(rows: int, N: int, K: int, device: Device) -> Config:
     return config_of(tall, columns, STEP.value, 2 * sm90.WARPGROUP, stages, parts)
 
 
-#: Tensors that the kernel takes by their addresses; all but the scales may be missing.
+#: Tensors whose addresses the kernel takes; all but the scales may be missing.
 BY_ADDRESS = "scale", "bias", "partials", "counters"
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All of a launch that doesn't depend on where tensors lie."""
+    """Everything of a launch that doesn't depend on the tensors' addresses."""
 
     values: dict[str, Any]
     options: dict[str, Any]
@@ -277,7 +277,7 @@ def multiply(x, packed, scale, bias, out, chosen: Config | None = None) -> None:
 
     `out` begins at a multiple of 16 bytes.
     """
-    # So must what TMA reads.
+    # So must the tensors that TMA reads.
     x, packed = (t.clone() if t.data_ptr() % sm90.TMA_BYTES else t for t in (x, packed))
     (rows, N), K = out.shape, x.shape[1]
     given = (rows, N, K), K // len(scale), x.dtype, None if bias is None else bias.dtype

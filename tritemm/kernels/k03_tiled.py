@@ -1,6 +1,6 @@
 """tiled: a 256 x 128 x 32 block tile, reused through shared memory.
 
-Adds to       naive: eight warps share one large tile; a loaded element is used 128 or 256 times
+Adds to       naive: eight warps share one large tile; each loaded element is used 128 or 256 times
 Mirrors       wmma_base, mma_base
 Compiler does shared memory, its layout, ldmatrix or WGMMA descriptors, every barrier
 Signs         sm_80: HMMA, LDSM, no LDGSTS; sm_90: HGMMA, no LDGSTS

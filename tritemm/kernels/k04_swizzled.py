@@ -1,4 +1,4 @@
-"""swizzled: the order of tiles is chosen for the L2 cache.
+"""swizzled: an order of tiles chosen for the L2 cache.
 
 Adds to       tiled: program id -> tile through a raster order, serpentine or grouped
 Mirrors       the block swizzle of wmma_base and mma_base
@@ -7,7 +7,7 @@ Signs         sm_80: HMMA, LDSM, no LDGSTS; sm_90: HGMMA, no LDGSTS
 Needs         sm_80; any strides; every type
 Note          DRAM reads fall by 39 % (grouped) and 49 % (serpentine) at 8192^3 on an H200, yet this
               rung gains 5 % in NN and loses 3 % in NT: a loop that doesn't overlap its copies waits
-              for their latency, not their bytes. The order pays from pipelined upwards.
+              for their latency, not their bytes. The order pays off from pipelined upwards.
 """
 
 import triton

@@ -1,12 +1,12 @@
-"""permuted: the layout of shared memory is chosen by hand: plain, padded or permuted.
+"""permuted: a shared-memory layout chosen by hand: plain, padded or permuted.
 
 Adds to       swizzled: tiles in shared memory that the kernel allocates, lays out, fills and reads
 Mirrors       wmma_base, mma_base (plain), wmma_padding (padded), mma_permuted (permuted)
 Compiler does the addresses in a layout, ldmatrix, barriers
 Signs         sm_80: HMMA, no LDGSTS; sm_90: HMMA, no LDGSTS, no HGMMA
 Needs         sm_80; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          Plain and permuted tiles are read by LDSM, padded ones by LDS: Triton has ldmatrix for
-              swizzled layouts alone.
+Note          LDSM reads plain and permuted tiles, LDS padded ones: Triton uses ldmatrix only for
+              swizzled layouts.
 """
 
 from triton.experimental import gluon

@@ -1,6 +1,6 @@
 """async: cp.async copies, waited for at once.
 
-Adds to       permuted: copies from global to shared memory pass no register
+Adds to       permuted: copies from global to shared memory bypass the registers
 Mirrors       wmma_async, mma_async
 Compiler does the addresses in a layout, ldmatrix, barriers
 Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA

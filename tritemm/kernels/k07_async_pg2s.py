@@ -1,6 +1,6 @@
 """async_pg2s: two buffers in shared memory, the next step's copies in flight.
 
-Adds to       async: one buffer is filled while the other is multiplied
+Adds to       async: one buffer is filled while the other is being multiplied
 Mirrors       wmma_async_pg2s, mma_async_pg2s
 Compiler does the addresses in a layout, ldmatrix, barriers
 Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA

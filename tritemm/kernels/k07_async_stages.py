@@ -1,7 +1,7 @@
 """async_stages: a ring of two, three or four buffers, registers loaded ahead across steps.
 
 Adds to       async_pg2s_ps2r: copies of several steps in flight; a step's first fragments are
-              loaded while the last of the step before are multiplied
+              loaded while the previous step's last ones are being multiplied
 Mirrors       wmma_async_stage2, _stage3; mma_async_stage2, _stage3, _stage4
 Compiler does the addresses in a layout, ldmatrix, barriers
 Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA

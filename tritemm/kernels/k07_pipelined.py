@@ -1,7 +1,7 @@
-"""pipelined: copies in flight while the tensor core works, as the compiler makes them.
+"""pipelined: copies in flight while the tensor core works, scheduled by the compiler.
 
-Adds to       swizzled: a ring of 2, 3 or 4 shared-memory stages, which `num_stages` asks for
-Mirrors       the same rings as async_pg2s and async_stages do, whose products are mma.sync on sm_90
+Adds to       swizzled: a ring of 2, 3 or 4 shared-memory stages, set by `num_stages`
+Mirrors       the rings of async_pg2s and async_stages, which use mma.sync on sm_90 too
 Compiler does cp.async, commit and wait groups, ring indices, prologue; no register prefetch
 Signs         sm_80: HMMA, LDSM, LDGSTS, LDGDEPBAR; sm_90: HGMMA, LDGSTS, LDGDEPBAR
 Needs         sm_80; any strides; every type

@@ -1,11 +1,11 @@
 """warp_specialized: warps with roles, one that loads and four, eight or twelve that multiply.
 
-Adds to       persistent: a producer warp runs ahead by itself, so loads never wait for an epilogue
+Adds to       persistent: a producer warp runs ahead on its own; loads never wait for an epilogue
 Mirrors       wgmma_warp_specialized
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
 Needs         sm_90; 16-bit operands, or tf32 with B stored along K; lines 16-byte aligned; Gluon
-Note          1.01x cuBLAS at 8192^3 NN; 2056^3 from 0.61x to 0.88x by three consumers of 64 rows.
+Note          Three consumers of 64 rows each took 2056^3 from 0.61x cuBLAS to 0.88x.
 """
 
 from triton.experimental import gluon

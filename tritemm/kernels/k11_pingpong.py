@@ -5,7 +5,7 @@ Mirrors       nothing; the two consumers of wgmma_warp_specialized share a tile
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          Gains where epilogues are a large part: 1.12x cuBLAS at 8192 x 8192 x 512 NT (fp16,
+Note          Gains where epilogues take long: 1.12x cuBLAS at 8192 x 8192 x 512 NT (fp16,
               tiles of 128 x 192), 1.06x at 25216 x 3072 x 1024 NT.
 """
 
@@ -37,7 +37,7 @@ def compute(args, WHICH: gl.constexpr):
     turn = gl.to_tensor(1 - WHICH)  # consumer 0's first turn is free
     for i in range(work.first() + WHICH * work.stride(), work.units(), 2 * work.stride()):
         unit = work.unit(i)
-        # Not before the other has asked for all its stages: a barrier tells even from odd rounds,
+        # Not before the other has issued all its loads: a barrier tells even from odd rounds,
         # and no more.
         mbarrier.wait(turns.index(WHICH), turn)
         turn ^= 1

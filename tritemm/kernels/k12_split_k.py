@@ -1,4 +1,4 @@
-"""split_k: several programs share one tile's K; each adds a share of the partial sums, in order.
+"""split_k: several programs share one tile's K; each adds up a part of the tile, in fixed order.
 
 Adds to       warp_specialized: units of work are (tile, range of K), so few tiles fill all SMs
 Mirrors       nothing; the CUDA ladder keeps whole tiles
@@ -6,7 +6,7 @@ Compiler does the descriptors of shared memory, the instructions of a k-step, na
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
 Needs         sm_90; 16-bit operands, or tf32 with B stored along K; lines 16-byte aligned; Gluon
 Note          1.24x cuBLAS at 64 x 64 x 131072 NN (SPLIT_K 33), a tie at 768 x 768 x 65536 TN
-              (8; 0.93x while the last program added all). Adding many costs 1 to 4 us.
+              (SPLIT_K 8; 0.93x when the last program adds up all). Adding many costs 1 to 4 us.
 """
 
 from triton.experimental import gluon

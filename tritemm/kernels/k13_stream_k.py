@@ -1,12 +1,12 @@
-"""stream_k: the tiles that would not fill a wave are cut into equal shares of K-steps.
+"""stream_k: the tiles that would leave a wave unfilled are cut into equal shares of K-steps.
 
-Adds to       split_k: shares that end anywhere, so that every SM has the same work to the step
+Adds to       split_k: shares end anywhere, so every SM gets the same number of K-steps
 Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          Gains where a wave of large tiles leaves a small rest; where L2 can't hold the
-              operands, programs in the middle of K share no reads.
+Note          Gains if a wave of large tiles leaves a small remainder. If the operands exceed L2,
+              programs that work in the middle of K share no reads.
 """
 
 from triton.experimental import gluon
@@ -80,7 +80,7 @@ def stream_k_kernel(
     run_roles(compute, load, (work, loop, out, workspace))
 
 
-#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages: large ones, of which a wave is long. The one for large
+#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages: large tiles, whose waves are long. The one for large
 #: problems first.
 TILES = (
     (128, 256, 64, 8, 3), (128, 192, 64, 8, 4), (128, 128, 64, 8, 5),
@@ -93,7 +93,7 @@ def configs(problem):
 
 
 def suits(problem):
-    """Whether there are tiles for more than a wave, long enough for their rest to be shared."""
+    """Whether there is more than a wave of tiles, long enough for their rest to be shared."""
     tiles = problem.space.elements // (128 * 128)
     return problem.K >= 4096 and tiles >= problem.device.sms
 

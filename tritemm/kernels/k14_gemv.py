@@ -1,12 +1,12 @@
-"""gemv: few rows, so memory is the limit; the wide operand is read once, at any address.
+"""gemv: few rows, so memory is the limit; the wide operand is read once, at any alignment.
 
-Adds to       no rung: a branch for few rows, without tensor core and TMA; split-K, and lines on
-              odd addresses read as 8-byte words
-Mirrors       nothing; no CUDA rung is for few rows
+Adds to       no rung: a branch for few rows, without tensor core or TMA; split-K, and unaligned
+              lines read as 8-byte words
+Mirrors       nothing; no CUDA rung is made for few rows
 Compiler does layouts with a line's words side by side in a warp; reductions across lanes and warps
 Signs         sm_80: FFMA, no HMMA, no HGMMA; sm_90: FFMA, no HMMA, no HGMMA
 Needs         sm_80; any strides; every type
-Note          Right for every M, and slow for more than about 8 rows. Accumulates fp16 in fp32.
+Note          Correct for every M, but slow above about 8 rows. Accumulates fp16 in fp32.
 """
 
 import triton
@@ -30,7 +30,7 @@ def sums_along_k(a_ptr, b_ptr, row, col, first, last, M, N, K,
     dtype: tl.constexpr = a_ptr.dtype.element_ty
     per: tl.constexpr = WORD * 8 // dtype.primitive_bitwidth if B_WORDS else 1
     WORDS: tl.constexpr = BLOCK_K // per
-    # Lines past the edge are read from the last one, and not stored.
+    # Past the edge the last line is read again, and not stored.
     line = tl.minimum(col + tl.arange(0, BLOCK_N), N - 1)[:, None]  # [BLOCK_N, 1]
 
     acc = ()
@@ -174,7 +174,7 @@ def gemv_kernel(
         partial_ptr += tl.cast(tile, tl.int64) * (SPLIT_K * BLOCK_M * BLOCK_N)
         inside = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
         tl.store(partial_ptr + split * (BLOCK_M * BLOCK_N) + inside, sums)
-        tl.debug_barrier()  # what the program has stored, the atomic's thread then releases
+        tl.debug_barrier()  # orders the program's stores before the atomic's release
         if tl.atomic_add(counter_ptr + tile, 1, sem="acq_rel") == SPLIT_K - 1:
             # The last program of a tile adds the partial sums, in their order along K.
             total = tl.zeros((BLOCK_M, BLOCK_N), dtype=SUM)

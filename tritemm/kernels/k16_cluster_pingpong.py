@@ -1,6 +1,6 @@
-"""cluster_pingpong: two consumers of a cluster's program with a tile each, in turns.
+"""cluster_pingpong: two consumers in each program of a cluster take turns, a tile each.
 
-Adds to       cluster: turns, as pingpong has them: one multiplies while the other stores
+Adds to       cluster: turns as in pingpong: one consumer multiplies while the other stores
 Mirrors       nothing; the two consumers of wgmma_cluster share a tile
 Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
@@ -36,7 +36,7 @@ def compute(args, WHICH: gl.constexpr):
     turn = gl.to_tensor(1 - WHICH)  # consumer 0's first turn is free
     for i in range(work.first() + WHICH * work.stride(), work.units(), 2 * work.stride()):
         unit = work.unit(i)
-        # Not before the other has asked for all its stages: a barrier tells even from odd rounds,
+        # Not before the other has issued all its loads: a barrier tells even from odd rounds,
         # and no more.
         barrier_wait(turns + WHICH * 8, turn)
         turn ^= 1

@@ -1,6 +1,6 @@
-"""multicast_split_k: clusters that share loads, several of which share one tile's K.
+"""multicast_split_k: clusters that share loads; several of them share one tile's K.
 
-Adds to       cluster_pingpong: split-K, where tiles are few
+Adds to       cluster_pingpong: split-K, for few tiles
 Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
@@ -111,7 +111,7 @@ FITTED = (
 
 
 def suits(problem):
-    """Whether all parts of some tile's K find room at once."""
+    """Whether all parts of some tile's K fit at once."""
     return bool(fitted_in_parts(problem, FITTED))
 
 

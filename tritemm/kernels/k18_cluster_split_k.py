@@ -1,6 +1,6 @@
 """cluster_split_k: the programs of a cluster share one tile's K and exchange partial sums.
 
-Adds to       split_k: partial sums go into other programs' shared memory; each adds a share
+Adds to       split_k: partial sums go to the other programs' shared memory; each adds up a part
 Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
@@ -57,7 +57,7 @@ def compute(args, WHICH: gl.constexpr):
     else:
         acc, _ = promoted(loop, n, unit.steps, (), loop.SLAB, work.SHAPE)
     if work.SHAPE.SLOTS == 0:
-        cluster_sync()  # all have read their stages, where the slots lie
+        cluster_sync()  # all have read their stages, which the slots reuse
     Exchange(work.SHAPE).reduce(acc, out, unit, full, WHICH, loop.SLAB)
     out.tail()
 
@@ -95,7 +95,7 @@ TILES = (
 
 
 def suits(problem):
-    """Whether the clusters of some tile find room at once."""
+    """Whether the clusters of some tile fit at once."""
     return bool(fitted(problem, TILES))
 
 

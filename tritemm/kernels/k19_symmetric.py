@@ -1,13 +1,13 @@
-"""symmetric: half of the tiles of a symmetric C, each stored with its mirror.
+"""symmetric: half of the tiles of a symmetric C, each stored with its mirror image.
 
-Adds to       pipelined: a triangular tile space; below the diagonal each tile is stored twice
-Mirrors       nothing; in CUDA it takes the same index arithmetic
-Compiler does what it does for pipelined; it turns the mirrored tile in shared memory
+Adds to       pipelined: a triangular tile space; a tile below the diagonal is stored twice
+Mirrors       nothing; CUDA would need the same index arithmetic
+Compiler does what it does for pipelined; it transposes the mirrored tile in shared memory
 Signs         sm_80: HMMA, LDSM, LDGSTS, LDGDEPBAR; sm_90: HGMMA, LDGSTS, LDGDEPBAR
 Needs         sm_80; any strides; every type
-Note          warp_specialized, split_k, cluster, cluster_pingpong and cluster_split_k take this
-              tile space too: in bf16 1.7x torch.mm at 4096^3 and 2.0x at 8192^3 (H200). A C that
-              isn't symmetric has all its tiles computed.
+Note          warp_specialized, split_k, cluster, cluster_pingpong and cluster_split_k support this
+              tile space too: in bf16 1.7x torch.mm at 4096^3 and 2.0x at 8192^3 (H200). If C isn't
+              symmetric, all its tiles are computed.
 """
 
 import triton

@@ -1,12 +1,12 @@
-"""grouped: products whose rows, or whose K, a tensor on the device cuts.
+"""grouped: products whose rows, or whose K, are cut by a tensor on the device.
 
-Adds to       pipelined: a tile space of groups; each program finds by counting which its tile is of
+Adds to       pipelined: a tile space of groups; each program counts to find its tile's group
 Mirrors       mma_async_grouped
 Compiler does what it does for pipelined
 Signs         sm_80: HMMA, LDSM, LDGSTS, LDGDEPBAR; sm_90: HGMMA, LDGSTS, LDGDEPBAR
 Needs         sm_80; any strides; every type; any number of groups
-Note          warp_specialized and pingpong take this tile space too. Of a dense product, its batch
-              is the groups.
+Note          warp_specialized and pingpong support this tile space too. For a dense product, the
+              batches are the groups.
 """
 
 import triton

@@ -1,13 +1,13 @@
-"""scaled: operands of 8 bits with scales, whose products are promoted every 128 elements of K.
+"""scaled: 8-bit operands with scales; products are promoted every 128 elements of K.
 
-Adds to       grouped: partial sums of 128 elements of K, scaled and added in fp32
+Adds to       grouped: partial sums over 128 elements of K, scaled and added in fp32
 Mirrors       wgmma_fp8
 Compiler does what it does for grouped
 Signs         sm_80: HMMA, LDSM, LDGSTS, LDGDEPBAR; sm_90: HGMMA, LDGSTS, LDGDEPBAR
-Needs         sm_80, of fp8 sm_89; any strides; every type
-Note          Hopper's tensor cores keep 14 bits of a sum of fp8, so long sums lose what is added to
-              them. Of fp8 the sign is QGMMA, of int8 IGMMA. warp_specialized and cluster take these
-              sums too, and the other rungs with roles those of all of K.
+Needs         sm_80, for fp8 sm_89; any strides; every type
+Note          Hopper's tensor cores keep 14 bits of an fp8 sum, so long sums lose what is added to
+              them. The sign is QGMMA for fp8, IGMMA for int8. warp_specialized and cluster support
+              these sums too; the other rungs with roles only sums over all of K.
 """
 
 import triton
@@ -88,7 +88,7 @@ def scaled_kernel(
         inside = k < (K if GROUPS == "k" else last_k) - base_k
         a = tl.load(a_ptrs, mask=inside[None, :], other=0.0)  # [BLOCK_M, BLOCK_K]
         b = tl.load(b_ptrs, mask=inside[:, None], other=0.0)  # [BLOCK_K, BLOCK_N]
-        if GROUPS == "k":  # loads are wide: what is of other groups becomes 0 in registers
+        if GROUPS == "k":  # loads are wide: other groups' elements become 0 in registers
             inside = (k >= first_k - base_k) & (k < last_k - base_k)
             a = tl.where(inside[None, :], a, tl.zeros((1, 1), a.dtype))
             b = tl.where(inside[:, None], b, tl.zeros((1, 1), b.dtype))
@@ -104,7 +104,7 @@ def scaled_kernel(
         a_ptrs += BLOCK_K * widen(stride_ak, WIDE)
         b_ptrs += BLOCK_K * widen(stride_bk, WIDE)
 
-    if SUMS == "block":  # which the accumulator has been multiplied by
+    if SUMS == "block":  # the accumulator is already multiplied by them
         args = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     acc = apply_epilogue(
         acc, args, b0, group, offs_m, offs_n, rows, columns, BIAS, ACTIVATION, A_LINES, B_LINES

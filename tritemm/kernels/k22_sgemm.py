@@ -1,6 +1,6 @@
-"""sgemm: fp32 as it is, on FFMA: register tiles, read 16 bytes at a time from a ring of stages.
+"""sgemm: fp32 without tensor cores, on FFMA: register tiles read 16 bytes at a time from a ring.
 
-Adds to       gemv: rows enough for tiles, whose operands pass through shared memory
+Adds to       gemv: enough rows for tiles, whose operands pass through shared memory
 Mirrors       nothing; the CUDA ladder multiplies 16-bit operands
 Compiler does registers, their reuse between FFMA, the epilogue
 Signs         sm_90: FFMA, UTMALDG, SYNCS, no HGMMA, no LDGSTS

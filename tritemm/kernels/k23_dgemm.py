@@ -1,12 +1,12 @@
-"""dgemm: fp64 on tensor cores: DMMA of fragments that are read from a ring, ahead of their use.
+"""dgemm: fp64 on tensor cores: DMMA on fragments read from a ring ahead of their use.
 
-Adds to       sgemm: tensor cores; lines in the order in which they are read without conflicts
+Adds to       sgemm: tensor cores; lines stored in an order that is read without bank conflicts
 Mirrors       nothing; the CUDA ladder multiplies 16-bit operands
-Compiler does fragments in registers, their loads beside DMMA, the epilogue
+Compiler does fragments in registers, their loads interleaved with DMMA, the epilogue
 Signs         sm_90: DMMA, UTMALDG, SYNCS, no HGMMA, no LDGSTS
 Needs         sm_90; fp64 with 16-byte aligned rows or columns; Gluon
 Note          Fragments of one half of a tile's rows are loaded while the other half is multiplied.
-              In the smallest tiles two groups of warps multiply half of each step each (slices).
+              In the smallest tiles, two groups of warps each multiply half of every step (slices).
 """
 
 import torch

@@ -1,12 +1,12 @@
 """Copies operands to lines that TMA can read; not a rung, but a step before one.
 
-Where a line of the source is a line of the copy, bytes are moved as 8-byte words, whatever the
-type: a word of the copy is cut out of two neighbouring aligned words of the source. A lane then
-has 8 bytes in flight where a line of 16-bit elements on an odd address would allow it 2, and the
-second word of one lane is the first of the next, found in L1. Loads and stores of a warp are 256
-contiguous bytes. Where the copy has its lines across the source's, tiles are transposed.
+If a line of the source is a line of the copy, bytes are moved as 8-byte words, whatever the type: a
+word of the copy is cut out of two adjacent aligned words of the source. A lane then has 8 bytes in
+flight where a line of 16-bit elements at an odd address would allow 2, and the second word of one
+lane is the first of the next, found in L1. A warp's loads and stores are 256 contiguous bytes. If
+the copy's lines run across the source's, tiles are transposed.
 
-Or fp32 operands are split into planes of bf16, which lie along K, one behind the other.
+Or fp32 operands are split into planes of bf16, one after another along K.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from ..runtime import binding
 from .device.tile import batch_offset, convert, follow, widen
 from .device.words import WORD, cut_words
 
-#: Bytes of which distances in a copy are multiples, and in which they are told (`Matrix.packed`).
+#: Bytes that divide distances in a copy, and the unit of these distances (`Matrix.packed`).
 UNIT = tl.constexpr(32)
-#: A source's pitch that is a multiple of this many bytes lets a lane load as many.
+#: If this many bytes divide a source's pitch, a lane loads as many.
 VECTOR = tl.constexpr(16)
 
 #: Words that one program copies, and its warps: 4 words, 8 loads, in flight per thread.
 TILE, WARPS = 1024, 8
-#: Words of a line that one program copies: the widest that leaves few lanes idle is taken.
+#: Words of a line that one program copies: the widest that leaves few lanes idle is used.
 WIDTHS = (256, 64, 32, 8)
 #: Elements along each edge of a tile that is transposed, by the bytes of an element.
 EDGE = {1: 128, 2: 64, 4: 64, 8: 32}
-#: Idle lanes per busy lane that are few.
+#: The most idle lanes per busy lane that count as few.
 IDLE = 1 / 4
 COUNT, FACTOR = tl.constexpr(PLANES), tl.constexpr(PLANE_FACTOR)
 #: Bytes of the flag, of which 4 are used.
@@ -68,11 +68,11 @@ def copy_lines(src_ptr, dst_ptr, pid, lines, length, src_pitch, dst_pitch,
 @triton.jit
 def turn_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_pitch,
                SIZE: tl.constexpr, EDGE: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
-    """Tile `pid` of a copy with lines across the source's, or of a source that has none.
+    """Tile `pid` of a copy with lines across the source's, or of a source without lines.
 
     Threads run along the source's lines to load, and along the copy's to store. The source's
     strides are in elements, `dst_pitch` is in units of UNIT bytes. Vectors are moved whole: a
-    store fills what stands between two lines of the copy, a load may read what follows a line.
+    store fills the gap between two lines of the copy, a load may read what follows a line.
     """
     tiles = tl.cdiv(length, EDGE)
     line = (pid // tiles * EDGE + tl.arange(0, EDGE))[:, None]  # [EDGE, 1]
@@ -93,13 +93,13 @@ def split_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst
                 EDGE: tl.constexpr, WIDE: tl.constexpr, ALIGNED: tl.constexpr):  # fmt: skip
     """Tile `pid` of an fp32 matrix, times FACTOR, as planes of bf16; with zeros to their end.
 
-    Each is the nearest to what the ones before it leave, which is exact; an infinity leaves NaN.
+    Each is the nearest to what the previous ones leave, which is exact; an infinity leaves NaN.
     `dst_pitch` and the distance of two planes are in units of UNIT bytes. Vectors are loaded whole,
     and may hold what follows a line.
     """
     unit: tl.constexpr = UNIT // 2
     vector: tl.constexpr = VECTOR // 4
-    columns = widen(tl.minimum(plane, dst_pitch), WIDE) * unit  # planes lie in lines, or are lines
+    columns = widen(tl.minimum(plane, dst_pitch), WIDE) * unit  # planes are in lines, or are lines
     rows = tl.where(plane < dst_pitch, lines, plane // dst_pitch)
     tiles = tl.cdiv(columns, EDGE)
     line = (pid // tiles * EDGE + tl.arange(0, EDGE))[:, None]  # [EDGE, 1]
@@ -129,7 +129,7 @@ def pack_matrix(src_ptr, dst_ptr, pid, sizes, WAY: tl.constexpr, SIZE: tl.conste
     pid = widen(pid % tiles, WIDE)
     lines, length = widen(lines, WIDE), widen(length, WIDE)
     src_element, dst_pitch = widen(src_element, WIDE), widen(dst_pitch, WIDE)
-    # int64: batches can lie 2**31 elements apart
+    # int64: batches can be 2**31 elements apart
     to: tl.constexpr = dst_ptr.dtype.element_ty
     dst_ptr += tl.cast(batch, tl.int64) * dst_batch * (UNIT * 8 // to.primitive_bitwidth)
     if WAY == "turn wide" or WAY == "split wide":
@@ -198,9 +198,9 @@ def pack_kernel(
 class Copy:
     """How one operand is copied: rows of `source` to rows of `target`, which may be its planes.
 
-    `way`: "copy" keeps the source's lines; "turn" makes lines across the source's, "turn wide"
-    where those are aligned to 16 bytes; "gather" reads a source that has no lines; "split" makes
-    planes, "split wide" of lines that are aligned to 16 bytes.
+    `way`: "copy" keeps the source's lines; "turn" makes lines across the source's, "turn wide" if
+    those are aligned to 16 bytes; "gather" reads a source without lines; "split" makes planes,
+    "split wide" from lines that are aligned to 16 bytes.
     """
 
     way: str
@@ -215,7 +215,7 @@ class Copy:
             source, target = source.transposed(), target.transposed()
         *steps, line, element = source.strides
         splits, in_lines = source.dtype != target.dtype, element == 1 or source.cols == 1
-        read = line if splits else element  # the distance of what is read by vectors
+        read = line if splits else element  # the distance between reads by vectors
         distances = (step * source.dtype.itemsize for step in (*steps, read))
         aligned = source.aligned and not any(step % VECTOR.value for step in distances)
         if splits:
@@ -231,12 +231,12 @@ class Copy:
 
     @property
     def elements(self) -> int:
-        """Elements of the copy with what stands between its lines."""
+        """Elements of the copy including the gaps between its lines."""
         return math.prod(self.batches) * self.target.rows * self.target.strides[2]
 
     @property
     def plane(self) -> int:
-        """Elements from one plane to the next: they lie in lines, or are lines."""
+        """Elements from one plane to the next: planes are within lines, or are lines."""
         lines = 1 if self.target.rows == self.source.rows else self.target.rows
         return lines * self.target.strides[2] // PLANES
 
@@ -251,7 +251,7 @@ class Copy:
         return triton.cdiv(self.source.cols * self.source.dtype.itemsize, WORD.value)
 
     def idle(self, width: int) -> int:
-        """Words of the tiles that lie past the ends of the lines."""
+        """Words of the tiles past the ends of the lines."""
         return (triton.cdiv(self.words, width) * width - self.words) * self.source.rows
 
     def tiles(self, width: int) -> int:
@@ -340,7 +340,7 @@ def why_not(problem: Problem, operands: str) -> str | None:
     """Why the `operands` can't be copied in one launch, or None."""
     copied = sum(getattr(problem, name).rows * getattr(problem, name).cols for name in operands)
     if problem.batch * copied <= MOST_PROGRAMS:
-        return None  # at once: a program copies one element or more
+        return None  # decided at once: a program copies one element or more
     (programs,) = _plan(problem, operands).grid
     reason = programs_why_not(programs)
     return reason and f"to copy {' and '.join(operands)}, {reason}"
@@ -349,14 +349,14 @@ def why_not(problem: Problem, operands: str) -> str | None:
 def pack(
     problem: Problem, operands: str, a, b
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, binding.Call | None]:
-    """`a` and `b`, of which the `operands` ("a", "b" or "ab") are copied in one launch.
+    """`a` and `b`, with the `operands` ("a", "b" or "ab") copied in one launch.
 
-    Copies lie in memory as `problem.packed(operands)` describes them, [rows, columns], with two
-    batch dimensions before these where the problem has batches. What stands between the end of a
-    line and the next one is not initialised. The other operand is returned as given. Copies are
-    new at every call, so that they are safe across streams and in CUDA graphs. With planes comes a
-    flag, int32, which is 0. And what repeats the launch, if there is that, on the addresses of a,
-    its copy, b, its copy and the flag; of an operand that is not copied, twice the same.
+    Copies are stored as `problem.packed(operands)` describes them, [rows, columns], preceded by two
+    batch dimensions if the problem has batches. The gap between the end of a line and the next line
+    is not initialised. The other operand is returned unchanged. Copies are new at every call, so
+    they are safe across streams and in CUDA graphs. With planes comes a flag, int32, which is 0.
+    Last comes what repeats the launch, or None, on the addresses of a, its copy, b, its copy and
+    the flag; an operand that is not copied is passed twice.
     """
     plan, target = _plan(problem, operands), problem.packed(operands)
     source = {"a": a, "b": b}

@@ -9,7 +9,7 @@ import triton.language as tl
 
 from .device.tile import INTERPRETED
 
-#: The least maximum that a scale is made of, so that zeros have a scale too.
+#: The least maximum from which a scale is computed, so that zeros have a scale too.
 LEAST = tl.constexpr(1e-12)
 
 
@@ -17,7 +17,7 @@ LEAST = tl.constexpr(1e-12)
 def divide(x, scale, EXACT: tl.constexpr):
     """x / scale, correctly rounded if `EXACT`; else off by 2**-18 ulp, and then rounded.
 
-    That changes no scale, and no code of 16-bit x: all mantissas were tried with all of maxima.
+    That changes no scale, and no code of 16-bit x: all mantissas were tried with all maxima.
     """
     if INTERPRETED or EXACT:
         quotient = tl.div_rn(x, scale)
@@ -46,7 +46,7 @@ def scale_of(tile, scale, inside, LARGEST: tl.constexpr, LINES: tl.constexpr, FI
 
 @triton.jit
 def codes(x, scale, seed, nth, LARGEST: tl.constexpr, MANTISSA: tl.constexpr, DRAW: tl.constexpr):
-    """Those nearest to x / scale, ties to even; or with `DRAW` either neighbour's, at random."""
+    """The codes nearest to x / scale, ties to even; or with `DRAW` either neighbour, at random."""
     x = divide(x.to(tl.float32), scale, x.dtype == tl.float32)
     if MANTISSA == 0 or DRAW or INTERPRETED:
         steps, base, sign = tl.minimum(tl.maximum(x, -LARGEST), LARGEST), 0, 0
@@ -81,10 +81,10 @@ def quantize_kernel(
 ):  # fmt: skip
     """Scales of a tile [A, B] of x and of its transpose, if `FIND`; their codes, if `STORE`.
 
-    If `LINES`, or `LINES_T` of the transpose, each line of a tile has a scale; else the tile has.
-    Further matrices begin `next_x`, `next_values` and `next_scale` elements on; of several there is
-    no transpose. The rows of `count` groups, GROUPS at most, end at `offs`, and the columns of the
-    transpose that they become at `ends`, multiples of A: zeros stand behind each.
+    If `LINES`, or `LINES_T` for the transpose, each line of a tile has a scale; else the tile has.
+    Further matrices begin `next_x`, `next_values` and `next_scale` elements on; with several there
+    is no transpose. The rows of `count` groups, GROUPS at most, end at `offs`; the columns of the
+    transpose that they become end at `ends`, multiples of A, with zeros as padding.
     """
     values = values.to(tl.pointer_type(tl.uint8), bitcast=True)
     values_t = values_t.to(tl.pointer_type(tl.uint8), bitcast=True)
@@ -104,7 +104,7 @@ def quantize_kernel(
         before_t = tl.load(ends + group - 1, group > 0, other=0)
         first += tl.load(offs + group - 1, group > 0, other=0) - before_t
         last = tl.load(offs + group, group < count, other=0)
-    # Of a tile to be turned, a thread has rows A / 4 apart: these are neighbours in x.
+    # In a tile to transpose, a thread has rows A / 4 apart: these are neighbours in x.
     row = first + (nth % (A // 4) * 4 + nth // (A // 4) if TRANSPOSE else nth)
     rows, cols = row[:, None], col[None, :]
     tile = tl.load(x + rows * stride_m + cols * stride_k, (rows < last) & (cols < K), other=0)

@@ -1,13 +1,13 @@
 """Products of fp64 or fp32 by int8 tensor cores, Ozaki scheme II; not a rung, but around one.
 
-Rows of A and columns of B times powers of two are rounded to whole numbers, so few that a product
-of two lines is less than P / 2, by Cauchy and Schwarz. P is the product of coprime moduli up to
-256, so that it is known from its residues: each is that of a product of int8 matrices. They are
-put together in fp64 by the Chinese remainder theorem. `make_kernel` makes the int8 matrices, of A
-and of B's transpose; `reconstruct_kernel` makes C of the residues of their products.
+Rows of A and columns of B, times powers of two, are rounded to integers so small that a product of
+two lines is less than P / 2, by Cauchy and Schwarz. P is a product of coprime moduli up to 256, so
+a product is known from its residues, each of which is a product of int8 matrices. They are combined
+in fp64 by the Chinese remainder theorem. `make_kernel` makes the int8 matrices, of A and of B's
+transpose; `reconstruct_kernel` makes C from the residues of their products.
 
-A line's unit is 1 to 2 times 2**-58 (15 moduli) of its norm, and half of it the error of each of
-its elements. Where that may be too much, or where Inf or NaN is, a flag is raised in memory.
+A line's unit is 1 to 2 times 2**-58 (15 moduli) of its norm, and half of that is the error of each
+of its elements. If that may be too much, or with Inf or NaN, a flag is set in memory.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .device.tile import INTERPRETED, batch_offset
 
 #: 1.5 times 2**23 and 2**52: added, they leave the nearest integer, in the low bits.
 MAGIC, WIDE_MAGIC = tl.constexpr(12582912.0), tl.constexpr(6755399441055744.0)
-#: Facts of a line.
+#: Number of facts of a line.
 FACTS = tl.constexpr(4)
-#: Of a line's root mean square: what is less counts as that much in the bound. Of its largest norm:
-#: a line is exact if nothing is rounded and nothing less, so that C's rounding is the only one.
+#: Of a line's root mean square: smaller elements count as that much in the bound. Of its largest
+#: norm: a line is exact if nothing is rounded or smaller, so that C's rounding is the only one.
 LEAST, LOW = tl.constexpr(2.0**-10), tl.constexpr(2.0**-16)
-#: An overlap is known up to so much: means of a line's elements are sums in fp32.
+#: The precision of an overlap: means of a line's elements are sums in fp32.
 NOISE = 2.0**-22
 #: Warps that make residues, 8 or 16 elements a thread; a tile of C, and its warps.
 WARPS, TILE, TILE_WARPS = 8, (8, 256), 8
@@ -197,10 +197,10 @@ def reconstruct_kernel(
     WEIGHTS: tl.constexpr, ZEROS: tl.constexpr, WHOLE: tl.constexpr, ENOUGH: tl.constexpr,
     COUNT: tl.constexpr, A: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """A tile [A, B] of C, of residues [COUNT, B0, B1, M, pitch] of the products.
+    """A tile [A, B] of C, from residues [COUNT, B0, B1, M, pitch] of the products.
 
-    By facts of a row and a column sum |a| |b| is at least `overlap` times their norms; ENOUGH says
-    how much must be. `of_a` and `of_b` are lines from one matrix of the batch to the next.
+    By the facts of a row and a column, sum |a| |b| is at least `overlap` times their norms; ENOUGH
+    is the least acceptable. `of_a` and `of_b`: lines from one matrix of the batch to the next.
     """
     across, tiles = tl.cdiv(N, B), tl.cdiv(N, B) * tl.cdiv(M, A)
     matrix, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
@@ -240,8 +240,8 @@ def reconstruct_kernel(
 def multiply(problem: Problem, a, b, c, product: Callable) -> tuple[torch.Tensor, list]:
     """c = a @ b, all as `problem` describes them; and a flag, int32, set if that isn't good enough.
 
-    `product(left, right, planes)` writes residues of the products of those of a and of b. With the
-    flag come what repeats the launches, if there is that, as `places` orders them.
+    `product(left, right, planes)` writes the residues of the products. Also returned: what repeats
+    the launches, if that is possible, in the order of `places`.
     """
     made = [torch.empty(size, dtype=dtype, device=c.device) for size, dtype in _buffers(problem)]
     left, right, facts_a, facts_b, planes, flag = made
@@ -268,17 +268,17 @@ def multiply(problem: Problem, a, b, c, product: Callable) -> tuple[torch.Tensor
 
 
 def why_not(problem: Problem, config: Config) -> str | None:
-    """Why a config that copies operands can't have residues made of them."""
+    """Why a config that copies operands can't make residues of them, or None."""
     if not (problem.by_residues and config.PACK):
         return None
     if config.PACK != "ab" or config.SWAP:
-        return 'residues are made of both operands, in their order: take PACK="ab", SWAP=False'
+        return 'residues are made of both operands, in their order: use PACK="ab", SWAP=False'
     return problem.why_no_residues()
 
 
 def places(work: int) -> tuple[tuple[int, ...], ...]:
-    """Where the launches of `multiply`, and the one behind the flag, find their operands: among a,
-    b and c, what is `made_bytes`, and what the product has for itself, from `work` on."""
+    """Where the launches of `multiply`, and the one after the flag, find their operands: among a,
+    b and c, the buffers of `made_bytes`, and, from `work` on, the product's own."""
     a, b, c, left, right, facts_a, facts_b, planes, flag = range(9)
     product = left, right, planes, work, work + 1
     made = (a, left, facts_a, flag), (b, right, facts_b, flag)
@@ -286,7 +286,7 @@ def places(work: int) -> tuple[tuple[int, ...], ...]:
 
 
 def made_bytes(problem: Problem) -> list[int]:
-    """Bytes of what is made on the way, in its order."""
+    """Bytes of the intermediate buffers, in order."""
     return [size * dtype.itemsize for size, dtype in _buffers(problem)]
 
 
@@ -296,7 +296,7 @@ def _buffers(problem: Problem) -> list[tuple[int, torch.dtype]]:
     view, count = problem.packed("ab"), RESIDUES[problem.precision]
     (a, _, pitch_a, _), (b, *_, pitch_b), (c, *_) = (m.strides for m in (view.a, view.b, view.c))
     return [
-        (count * a, torch.int8),  # those by one modulus, of all matrices, lie together
+        (count * a, torch.int8),  # those of one modulus, for all matrices, are contiguous
         (count * b, torch.int8),
         (FACTS.value * a // pitch_a, torch.float32),
         (FACTS.value * b // pitch_b, torch.float32),

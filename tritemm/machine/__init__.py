@@ -1,1 +1,1 @@
-"""What there is of this machine: Triton, its interpreter, the driver; what is missing."""
+"""What this machine has: Triton, its interpreter, the driver; and what is missing."""

@@ -9,11 +9,11 @@ from pathlib import Path
 
 
 def status_of(main: Callable[[], int]) -> int:
-    """What `main` returns; quietly what the shell says of SIGPIPE if nobody reads on (`| head`).
+    """What `main` returns; the shell's status for SIGPIPE if the reader left (`| head`).
 
-    2, with a sentence, where what is printed can't be written.
+    2, with a sentence, if the output can't be written.
     """
-    if sys.stdout is None:  # it was closed, and print passes that over
+    if sys.stdout is None:  # it was closed, which print ignores
         return main()
     try:
         try:
@@ -50,13 +50,13 @@ def bar(rounds: Iterable, **shown) -> Iterable:
 
 
 def refuse(command: str, reason: object) -> int:
-    """Say on stderr why the command can't be done; returns its status."""
+    """Print why the command fails to stderr; returns its status."""
     print(f"{f'tritemm {command}'.rstrip()}: {sentence(reason)}", file=sys.stderr)
     return 2
 
 
 def sentence(reason: object) -> object:
-    """An error of the system's in words, without its number; any other reason as it is."""
+    """A system error in words, without its number; any other reason unchanged."""
     if isinstance(reason, OSError) and reason.filename is not None:
         return f"{reason.filename}: {reason.strerror}"
     return reason

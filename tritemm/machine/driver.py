@@ -1,4 +1,4 @@
-"""What only the CUDA driver says: of streams and captures, a thread's context, and clusters."""
+"""What only the CUDA driver knows: streams and captures, a thread's context, and clusters."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import contextlib
 import ctypes
 import functools
 
-#: Programs of a cluster at most, on any device.
+#: The most programs of a cluster, on any device.
 MOST_PROGRAMS = 8
-#: A kernel that does nothing, to ask about; devices of its target and newer load it.
+#: An empty kernel to ask about; devices of its target and newer load it.
 _PROBE = b".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry probe() { ret; }\n"
 #: CU_STREAM_CAPTURE_MODE_RELAXED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
 #: CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION.
@@ -24,19 +24,19 @@ def capture_of(stream: int) -> int:
 
 
 def number_of(stream: int) -> int:
-    """The number of `stream`, which no other stream gets; its handle if that isn't known.
+    """The number of `stream`, which no other stream gets; its handle if that is unknown.
 
-    Asked of a stream that is captured, it would end the capture.
+    Asking for the number of a stream that is being captured would end the capture.
     """
     number = ctypes.c_uint64()
     return number.value if _done("cuStreamGetId", stream, ctypes.byref(number)) else stream
 
 
 def have_context(index: int) -> None:
-    """Make device `index` known to this thread as the runtime would, if none is yet.
+    """Make device `index` current in this thread as the runtime would, if none is yet.
 
-    A thread of autograd's can come as far as the driver's own functions, such as those that encode
-    a tensor map, before anything of the runtime's has run in it.
+    One of autograd's threads may call the driver's own functions, such as those that encode a
+    tensor map, before any function of the runtime has run in it.
     """
     context, device = ctypes.c_void_p(), ctypes.c_int()
     if not _done("cuCtxGetCurrent", ctypes.byref(context)) or context.value:
@@ -47,15 +47,15 @@ def have_context(index: int) -> None:
 
 
 def clusters_at_once(index: int, shared: int) -> tuple[int, ...]:
-    """Clusters of 1, 2, ... 8 programs for which device `index` has room at once; () if unknown.
+    """Clusters of 1, 2, ... 8 programs that fit on device `index` at once; () if unknown.
 
-    Of programs with `shared` bytes of shared memory each, all that an SM has, so that one is on an
-    SM. A cluster lies within a GPC, and of how many SMs those are differs from card to card.
+    Each program has `shared` bytes of shared memory, all that an SM has, so there is one per SM. A
+    cluster is within a GPC, and the number of SMs in a GPC differs from card to card.
     """
     device, count = ctypes.c_int(), ctypes.c_int()
     context, module, function = (ctypes.c_void_p() for _ in range(3))
     counts: list[int] = []
-    mode = ctypes.c_int(_RELAXED)  # a capture of this thread's, or of another's, goes on
+    mode = ctypes.c_int(_RELAXED)  # a capture by this thread, or another, continues
     with contextlib.ExitStack() as undo:
         if not _done("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode)):
             return ()
@@ -111,7 +111,7 @@ def _done(name: str, *arguments) -> bool:
 
 @functools.cache
 def _function(name: str, arguments: int):
-    """A function of the driver's, of so many pointers or numbers; None if it isn't there."""
+    """A function of the driver with that many pointers or numbers; None if it is missing."""
     try:
         function = getattr(ctypes.CDLL("libcuda.so.1"), name)
     except (AttributeError, OSError):

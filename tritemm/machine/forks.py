@@ -1,4 +1,4 @@
-"""Locks that outlive a fork."""
+"""Locks that survive a fork."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import threading
 
 
 def lock(kind=threading.Lock):
-    """A lock that is free in a child, whichever thread of its parent held it: there is none now.
+    """A lock that is free in a child, whichever of its parent's threads held it.
 
-    What it guards must be whole at any time, as a table is whose entries are added ready.
+    What it guards must be consistent at any time, like a table whose entries are added complete.
     """
     made = kind()
     if hasattr(os, "register_at_fork"):

@@ -1,7 +1,7 @@
-"""Functions that run in Triton's interpreter, whatever the process does with Triton beside them.
+"""Functions that run in Triton's interpreter, whatever else the process does with Triton.
 
-The functions of Triton's own library are decorated when the first of a process imports triton. So
-while one of ours runs, the library is interpreted too, and then put back.
+The functions of Triton's own library are decorated when the process first imports triton. So while
+one of ours runs, the library is switched to interpretation, and switched back afterwards.
 
 Private to Triton and used: the interpreter's names `InterpretedFunction`, `_patch_lang`,
 `_patch_builtin`, `_patch_lang_tensor`, `_convert_float`, `_get_np_dtype`, `interpreter_builder` and
@@ -26,8 +26,8 @@ from triton import language as tl
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
-#: The interpreter keeps the place in the grid and what it patches in globals, so all copies of
-#: tritemm in a process share this lock.
+#: The interpreter keeps its place in the grid and its patches in globals, so all copies of tritemm
+#: in a process share this lock.
 _LOCK = vars(interpreter).setdefault("_tritemm_lock", threading.RLock())
 if hasattr(os, "register_at_fork"):  # a child has no other thread that would put them back
     os.register_at_fork(
@@ -99,7 +99,7 @@ _patch_tensor_of_triton = interpreter._patch_lang_tensor
 
 
 def _patch_tensor(tensor: type, scope: Any) -> None:
-    """numpy 2.4 makes no int of an array with dimensions, as Triton 3.6 asks for."""
+    """numpy 2.4 can't convert an array with dimensions to int, as Triton 3.6 does."""
     _patch_tensor_of_triton(tensor, scope)
     scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
@@ -108,7 +108,7 @@ _convert_of_triton = interpreter._convert_float
 
 
 def _convert(values, source, target, rounding):
-    """bf16 is the upper half of fp32; Triton's way to say so loses subnormal numbers."""
+    """bf16 is the upper half of fp32; Triton's own conversion loses subnormal numbers."""
     if (source, target) == (tl.bfloat16, tl.float32):
         return values.view(numpy.uint16).astype(numpy.uint32) << 16
     if (source, target, rounding) == (tl.float32, tl.bfloat16, None):  # to the one nearer to 0
@@ -122,13 +122,13 @@ _dtype_of_numbers = functools.cache(_dtype_of_triton)
 
 
 def _dtype(kind: Any) -> numpy.dtype:
-    """Triton makes a table of all types for each one that it looks up."""
+    """Triton builds a table of all types for each one that it looks up."""
     scalar = kind.scalar
     return _dtype_of_triton(scalar) if scalar.is_ptr() else _dtype_of_numbers(scalar)
 
 
 class _Semantic(interpreter.TritonSemantic):
-    """Looks for overflow, which takes half of the time, only where Triton then tells of it."""
+    """Checks for overflow, which takes half of the time, only if Triton would report it."""
 
     def binary_op_sanitize_overflow_impl(self, *given):
         if self.builder.options.debug:
@@ -136,9 +136,9 @@ class _Semantic(interpreter.TritonSemantic):
 
 
 def _patching_once() -> dict[str, Any]:
-    """What patches, each for the first argument of a place: it stays patched until the end.
+    """Patching functions that act once for each place: it stays patched until the end.
 
-    Triton does it at each call of a function within a kernel, which takes a third of the time.
+    Triton patches at each call of a function within a kernel, which takes a third of the time.
     """
 
     def first(usual: Any, place: Any) -> Any:
@@ -158,7 +158,7 @@ def _patching_once() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _knob() -> Iterator[None]:
-    """Triton's setting alone: assigned, it would be written to the environment too."""
+    """Triton's setting without its side effect: assigning it also writes to the environment."""
     values = vars(knobs.runtime)
     old = values.get("interpret")
     values["interpret"] = True

@@ -1,8 +1,8 @@
-"""Whether kernels run in Triton's interpreter: at import, and for tritemm's own kernels alone.
+"""Whether kernels run in Triton's interpreter: decided at import, for tritemm's own kernels alone.
 
-Triton reads TRITON_INTERPRET where a function is decorated: set here, the variable would reach
-every child process and every other kernel of this one. So it is left alone, and kernels are
-decorated inside `decorating`.
+Triton reads TRITON_INTERPRET when a function is decorated; if we set the variable, every child
+process and every other kernel of this process would see it. So we leave it unchanged and decorate
+our kernels inside `decorating`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from triton import knobs
 
 
 def chosen() -> bool:
-    """As TRITON_INTERPRET says; without it, whether torch counts no GPU.
+    """TRITON_INTERPRET's value; without it, whether torch counts no GPU.
 
-    It asks NVML, so that CUDA is not started and the process may fork; and the driver only where
+    torch asks NVML, so CUDA isn't initialised and the process may fork; it asks the driver only if
     NVML doesn't answer.
     """
     if "TRITON_INTERPRET" in os.environ or knobs.runtime.interpret:
@@ -34,11 +34,11 @@ INTERPRETED = chosen()
 
 @contextlib.contextmanager
 def decorating() -> Iterator[None]:
-    """What `triton.jit` decorates inside is interpreted if INTERPRETED says so."""
+    """Inside, what `triton.jit` decorates is interpreted if INTERPRETED says so."""
     if not INTERPRETED:
         yield
         return
-    from . import interpreted  # private names of Triton, which a GPU does without
+    from . import interpreted  # private names of Triton, not needed with a GPU
 
     with interpreted.decorating():
         yield

@@ -1,4 +1,4 @@
-"""What tritemm needs of a machine, asked before the rest of the package is imported.
+"""What tritemm needs from a machine, checked before the rest of the package is imported.
 
 This module imports nothing that may be missing.
 """
@@ -10,8 +10,8 @@ import importlib
 import re
 import sys
 
-#: Package -> its name, its oldest release, and how to get a newer one. docs/supported.md says why
-#: these; that there is no Triton is soonest found.
+#: Package -> its name, its oldest release, and how to get a newer one; docs/supported.md has the
+#: reasons. Triton comes first: checking it is fastest.
 _NEEDED = {
     "triton": (
         "Triton",
@@ -47,9 +47,9 @@ def _why_not(package: str) -> str | None:
     except (ImportError, OSError) as error:  # such as a shared library's
         return f"{needs}, and {package} can't be imported here: {error}"
     version = getattr(found, "__version__", None)
-    if version is None:  # a file of that name in the current folder, or that folder itself
+    if version is None:  # a file of that name in the current folder, or the folder
         place = found.__file__ or next(iter(found.__path__))
-        return f"{needs}, and {place} is imported in its place: start Python in another folder"
+        return f"{needs}, and {place} is imported instead: start Python in another folder"
     numbers = re.match(r"(\d+)\.(\d+)", str(version))
     if numbers and tuple(map(int, numbers.groups())) < oldest:
         return f"{needs}, and {version} is installed: {fix}"

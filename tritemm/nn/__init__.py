@@ -1,10 +1,10 @@
-"""Modules over `tritemm.linear`, and `convert`, which turns a model's layers into them in place.
+"""Modules that run `tritemm.linear`, and `convert`, which makes a model's layers do so in place.
 
-A layer is converted by changing its `__class__`, never by putting another one in its place. So
-whoever holds it still holds it: its parent and a tied twin, hooks, optimizers, the wrappers of DDP,
-FSDP and PEFT, `torch.compile`. Its Parameters, buffers, hooks and state dict are untouched, it
-stays an instance of its former class, and `restore` gives that class back. Modules that aren't
-layers are never touched; what products may be one is found in the graphs that torch compiles.
+A layer is converted by changing its `__class__`; it is never replaced by another object. So every
+reference to it stays valid: its parent's, a tied twin's, those of hooks, optimizers, the wrappers
+of DDP, FSDP and PEFT, and `torch.compile`. Its Parameters, buffers, hooks and state dict don't
+change, it remains an instance of its former class, and `restore` gives that class back. Modules
+that aren't layers are never changed; the graphs that torch compiles show which products can merge.
 """
 
 from .convert import convert as convert

@@ -1,4 +1,4 @@
-"""`convert` has tritemm multiply in a model that is there; `restore` takes it back."""
+"""`convert` makes an existing model multiply with tritemm; `restore` undoes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .layers import Linear, why_not
 from .report import Entry, Report
 
 _LOG = logging.getLogger("tritemm.nn")
-#: Names of a module's layers that may be given the same input.
+#: Names of a module's layers that may get the same input.
 _SIBLINGS = (
     ("gate_proj", "up_proj"),
     ("w1", "w3"),
@@ -32,11 +32,11 @@ _SIBLINGS = (
     ("to_q", "to_k", "to_v"),
     ("wq", "wk", "wv"),
 )
-#: How many names of one module `skip` looks at, at most.
+#: The most names of one module that `skip` is compared with.
 _NAMES = 1000
-#: What is said of a layer that was converted.
+#: What the report says of a converted layer.
 _DONE = "by tritemm.linear"
-#: What the report says of a module, in the order of its lists; None where there is nothing to say.
+#: What the report says of a module, in the order of its lists; None where it says nothing.
 _Notes = tuple[str | None, ...]
 
 
@@ -50,43 +50,43 @@ def convert(
     skip: str | Collection[str] = (),
     dtype: str | None = None,
 ) -> Report:
-    """Have tritemm multiply in a model, in place.
+    """Make a model multiply with tritemm, in place.
 
     Args:
         model: any module; it may itself be a layer.
-        batch_invariant: a row's result has the same bits whatever rows stand beside it. None leaves
-            what an earlier call has set, which is False before the first.
-        precision: how float32 is multiplied, as `tritemm.Linear` takes it. None leaves what an
-            earlier call has set; before the first, torch's flag is followed.
+        batch_invariant: a row's result has the same bits whatever other rows the input has. None
+            keeps the setting of an earlier call, or False.
+        precision: how float32 is multiplied, as in `tritemm.Linear`. None keeps the setting of an
+            earlier call, or follows torch's flag.
         fp32: another name of `precision`.
-        fuse: give the weights of layers that may be given one input (q_proj, k_proj and v_proj of
-            attention, gate_proj and up_proj of a gated MLP) one storage, for one product in code
-            that torch.compile makes.
-        skip: the name of a module to leave, with all that is in it, or a pattern of such names; or
-            several: ["lm_head", "layers.*.mlp"]. A module of two names is left by either. What is
-            the name of none is warned of.
-        dtype: "fp8" has layers, and transformers' experts, multiply as `tritemm.nn.Float8Linear`
-            does, in blocks; "int8", of layers alone, as below. None leaves what an earlier call has
-            set.
+        fuse: put the weights of layers that may share an input (q_proj, k_proj and v_proj of
+            attention, gate_proj and up_proj of a gated MLP) into one storage: one compiled product.
+        skip: the name of a module to leave unchanged with everything in it, or a pattern, or a list
+            of these: ["lm_head", "layers.*.mlp"]. For a module with two names, either matches. A
+            name that matches no module gives a warning.
+        dtype: "fp8" makes layers, and transformers' experts, multiply like
+            `tritemm.nn.Float8Linear`, in blocks; "int8" is for layers only, see below. None keeps
+            the setting of an earlier call.
 
     Returns:
-        What was changed, and what was left and why; it prints as a table.
+        What was changed, and what was left unchanged and why; it prints as a table.
 
-    Layers of exactly the class `nn.Linear`, or transformers' Conv1D, get a subclass of it: they
+    Layers whose class is exactly `nn.Linear`, or transformers' Conv1D, get a subclass of it: they
     stay the same objects with the same Parameters, hooks, attributes and state dict. All other
-    modules stay as they are; of transformers' experts, the config names `tritemm.moe` as what they
-    run by. Subclasses are left, for they may compute something else. Torch computes what its layer
-    takes and tritemm doesn't (nested and sparse inputs, inputs on the CPU), and the report counts
-    it. A second call is harmless: it sets the options that it is given, and packs weights again
-    that have come apart. Convert before CUDA graphs are captured: weights move.
+    modules stay as they are; for transformers' experts, the config names `tritemm.moe` as their
+    implementation. Subclasses are left unchanged, for they may compute something else. Inputs that
+    tritemm doesn't support (nested, sparse, on the CPU) run torch's own layer, and the report
+    counts them. A second call is harmless: it sets the options passed to it, and packs again
+    weights that were separated. Convert before capturing CUDA graphs: weights move.
 
-    In int8, for inference, a layer has buffers in place of the Parameter `weight`, in its state
-    dict too: `weight`, int8 [out_features, in_features], times `weight_scale`, float32
-    [out_features, 1]. Such a state dict is for a model converted so, which takes no other. Each row
-    of an input has a scale. Its gradient is as if it weren't rounded; the weight has none.
+    In int8, which is for inference, a layer has buffers instead of the Parameter `weight`, also in
+    its state dict: `weight`, int8 [out_features, in_features], times `weight_scale`, float32
+    [out_features, 1]. Only a model converted in the same way can load such a state dict, and it can
+    load no other. Each row of an input has a scale. The input's gradient ignores the rounding; the
+    weight has none.
 
     Raises:
-        TypeError: `model` is no module, `skip` no name, a flag no bool.
+        TypeError: `model` is no module, `skip` no name, or a flag no bool.
         ValueError: an unknown `precision` or `dtype`.
 
     >>> import torch, tritemm
@@ -100,7 +100,7 @@ def convert(
     precision = of_fp32(precision, fp32)
     check_flag("fuse", fuse)
     if dtype not in (None, "fp8", "int8"):
-        raise ValueError(f"dtype={dtype!r} is unknown; fp8 and int8 are possible")
+        raise ValueError(f"dtype={dtype!r} is unknown; one of fp8, int8")
     if batch_invariant is not None:
         check_flag("batch_invariant", batch_invariant)
     skipped = _skipped(model, skip)
@@ -119,7 +119,7 @@ def convert(
     for name, module in modules if fuse else ():
         if isinstance(module, Converted) and module not in skipped:
             packing.unpack_the_rest(module)
-        children = dict(module._modules.items())  # a ScriptModule has no dict
+        children = dict(module._modules.items())  # a ScriptModule's isn't a dict
         for names in _SIBLINGS:
             layers: list[Any] = [children.get(each) for each in names]
             if all(type(layer) is converted.Linear and layer not in skipped for layer in layers):
@@ -133,13 +133,13 @@ def convert(
 
 
 def restore(model: nn.Module) -> Report:
-    """Give the layers of a model the classes back that `convert` found, in place.
+    """Give the layers of a model the classes back that they had before `convert`, in place.
 
     Returns:
-        What was changed, and what was left and why.
+        What was changed, and what was left unchanged and why.
 
     Packed weights get storages of their own again. A `tritemm.Linear` without an activation
-    becomes an `nn.Linear`, whoever made it; one with an activation is left: `nn.Linear` has none.
+    becomes an `nn.Linear`, even if `convert` didn't make it; one with an activation stays as it is.
 
     Raises:
         TypeError: `model` is no module.
@@ -155,14 +155,14 @@ def restore(model: nn.Module) -> Report:
 
 
 def _modules(function: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """All of a model and their names, for a function that may have been given something else."""
+    """All modules of a model and their names; TypeError if `model` is no module."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"{function}(): model must be torch.nn.Module, not {type(model).__name__}")
     return list(model.named_modules())
 
 
 def _read_by_torch(modules) -> dict[nn.Module, str]:
-    """Layers that torch's encoder may pass over and read the weights of, and why they are left."""
+    """Layers whose weights torch's encoder may read without calling them, and why they are left."""
     kind = nn.TransformerEncoderLayer
     parents = [module for _, module in modules if isinstance(module, kind)]
     return {
@@ -172,7 +172,7 @@ def _read_by_torch(modules) -> dict[nn.Module, str]:
 
 
 def _convert_layer(module: nn.Module, given: dict, left: str | None, dtype, owners) -> _Notes:
-    """To one module, if it is a layer that nothing has `left`; `owners` as of `_pack`."""
+    """Convert one module, if it is a layer that `left` doesn't exclude; `owners` as in `_pack`."""
     ours = isinstance(module, Linear | Converted)
     if not ours and not _is_layer(module):
         return None, None
@@ -180,7 +180,7 @@ def _convert_layer(module: nn.Module, given: dict, left: str | None, dtype, owne
         return None, reason
     if dtype is not None:
         if ours and not isinstance(module, Converted):
-            return None, "of tritemm.Linear; Float8Linear is for fp8"
+            return None, "of tritemm.Linear; use Float8Linear for fp8"
         weight, given = _weight(module), given | {"dtype": dtype}
         if reason := float8.prepare(module, weight, dtype, owners[weight]):
             return None, reason
@@ -198,7 +198,7 @@ def _convert_layer(module: nn.Module, given: dict, left: str | None, dtype, owne
 
 
 def _is_layer(module: nn.Module) -> bool:
-    """Whether the module multiplies by a weight, or its class says that it does."""
+    """Whether the module multiplies by a weight, or its class name says so."""
     name = type(module).__name__
     if isinstance(module, nn.Linear):
         return True
@@ -208,7 +208,7 @@ def _is_layer(module: nn.Module) -> bool:
 
 
 def _weight(module: nn.Module) -> torch.Tensor | None:
-    """That of a module, or None; no property of its owner's is run to find it."""
+    """The weight of a module, or None; runs no property of the module's class to find it."""
     for place in (module._parameters, module._buffers, vars(module)):
         if "weight" in place and isinstance(place["weight"], torch.Tensor):
             return place["weight"]
@@ -229,12 +229,12 @@ def _why_not(module: nn.Module) -> str | None:
 
 
 def _pack(names: Sequence[str], layers: Sequence[nn.Module], owners: Counter) -> _Notes:
-    """To layers of these names in one module; `owners`: parameter -> how many modules have it."""
+    """Pack the layers of these names in one module; `owners`: parameter -> number of modules."""
     words = f"{', '.join(names[:-1])} and {names[-1]}"
     known = [getattr(layer, "_tritemm_siblings", (None, 0)) for layer in layers]
     others = {each for each, _ in known if each is not None}
     for layer, (each, place) in zip(layers, known, strict=True):
-        if each is not None:  # a copy made by hand has its original's siblings, which don't know it
+        if each is not None:  # a copy made by hand has its original's siblings
             each.layers.setdefault(place, layer)
     siblings = known[0][0]
     if siblings is None or siblings.all() != list(layers):
@@ -259,7 +259,7 @@ def _pack(names: Sequence[str], layers: Sequence[nn.Module], owners: Counter) ->
 
 
 def _ended(module: nn.Module, new: Collection[nn.Module]) -> str | None:
-    """Which of the `new` layers of a Sequential the activations that follow them will end."""
+    """Which of the `new` layers in a Sequential get the activation that follows as an epilogue."""
     if type(module) is not nn.Sequential:
         return None
     pairs = itertools.pairwise(module._modules.items())
@@ -268,12 +268,12 @@ def _ended(module: nn.Module, new: Collection[nn.Module]) -> str | None:
     return ", ".join(found) or None
 
 
-#: Activations that `tritemm.nn.graphs` makes epilogues.
+#: Activations that `tritemm.nn.graphs` turns into epilogues.
 _ENDS = {nn.ReLU: "relu", nn.GELU: "gelu", nn.SiLU: "silu"}
 
 
 def _restore(module: nn.Module) -> _Notes:
-    """To one module, if it is a layer of ours or experts that were converted."""
+    """Restore one module, if it is a layer of ours or experts that were converted."""
     if done := registered.restore(module):
         return done, None
     kind = type(module)
@@ -288,11 +288,11 @@ def _restore(module: nn.Module) -> _Notes:
         vars(module).pop("_tritemm_options", None)
         rounded = float8.restore(module)
         become(module, original)
-        return "as it was, but its weight, as int8 has left it" if rounded else "as it was", None
+        return "as it was, except its weight, rounded by int8" if rounded else "as it was", None
     if not isinstance(module, Linear):
         return None, None
     if module.activation is not None:
-        return None, f"nn.Linear has no activation, this one {module.activation}"
+        return None, f"nn.Linear has no activation, and this layer has {module.activation}"
     if kind is not Linear:
         return None, f"{kind.__name__} is a subclass of tritemm.Linear"
     for name in ("activation", *Options._fields):
@@ -302,18 +302,18 @@ def _restore(module: nn.Module) -> _Notes:
 
 
 def _skipped(model: nn.Module, skip: str | Collection[str]) -> set[nn.Module]:
-    """The modules that have one of these names, and all that is in them."""
+    """The modules with one of these names, and all modules inside them."""
     patterns = [skip] if isinstance(skip, str) or not isinstance(skip, Iterable) else list(skip)
     if not all(isinstance(pattern, str) for pattern in patterns):
-        raise TypeError(f"convert(): skip must be a module's name, or several, not {skip!r}")
+        raise TypeError(f"convert(): skip must be a module's name or several names, not {skip!r}")
     paths = list(_paths(model)) if patterns else []
     skipped: set[nn.Module] = set()
     for pattern in patterns:
         named = {module for name, module in paths if fnmatch.fnmatchcase(name, pattern)}
         if not named:
-            known = f". Names are as {paths[0][0]!r}" if paths else ""
+            known = f". Names look like {paths[0][0]!r}" if paths else ""
             warnings.warn(
-                f"convert(): skip={pattern!r} leaves nothing: no module has this name{known}",
+                f"convert(): skip={pattern!r} excludes nothing: no module has this name{known}",
                 stacklevel=3,
             )
         skipped.update(*(module.modules() for module in named))
@@ -321,10 +321,10 @@ def _skipped(model: nn.Module, skip: str | Collection[str]) -> set[nn.Module]:
 
 
 def _paths(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """All names of all that is in a model, but of each module at most `_NAMES`.
+    """All names of all modules in a model, but at most `_NAMES` per module.
 
-    A module that is there twice has two names, and so has all that is in it. In a cycle there is no
-    end of them.
+    A module that is registered twice has two names, and so has everything in it. In a cycle,
+    modules have infinitely many.
     """
     seen: Counter[nn.Module] = Counter()
     waiting = collections.deque([("", model)])
@@ -338,7 +338,7 @@ def _paths(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _report(found) -> Report:
-    """Report of names, modules, and what is to be said of each."""
+    """A report from names, modules, and what to say of each."""
     lists: tuple[list[Entry], ...] = ([], [], [])
     for name, module, notes in found:
         weight: Any = registered.weight_of(module) if _weight(module) is None else _weight(module)

@@ -1,7 +1,7 @@
-"""What `convert` makes of an `nn.Linear`, and of a Conv1D of transformers.
+"""The classes that `convert` gives an `nn.Linear`, and transformers' Conv1D.
 
-The module, its parameters and whatever its owner has put on it stay as they are. It gets one of the
-classes below, which are subclasses of the class that it had, by the same name, and two attributes:
+The module, its parameters and whatever its owner has attached to it stay as they are. It gets one
+of the classes below, a subclass of its former class with the same name, and two attributes:
 `_tritemm_options` and, if its weight shares a storage, `_tritemm_siblings`.
 """
 
@@ -27,14 +27,14 @@ from ..runtime.fast_path import PLAIN
 from ..runtime.torch_private import untraced
 from . import float8, layers, packing
 
-#: Why torch's own function ran in a converted layer -> calls since the start of the process, of all
-#: such layers; what compiled code does is not counted.
+#: Why torch's own function ran in a converted layer -> calls since the start of the process, over
+#: all such layers; compiled code isn't counted.
 fell_back: Counter[str] = Counter()
 _REPLACED = "the forward of its class was replaced"
 
 
 class Options(NamedTuple):
-    """How a converted layer multiplies: arguments of `matmul`, and if in 8 bits, how."""
+    """How a converted layer multiplies: arguments of `matmul`, and the 8-bit type, if any."""
 
     batch_invariant: bool = False
     precision: Precision | None = None
@@ -45,7 +45,7 @@ _USUAL = Options()
 
 
 class _BatchInvariant:
-    """That option, for who asks a layer that has nothing of its own by the name."""
+    """The option of that name, for code that asks a layer without an attribute of its own."""
 
     def __get__(self, layer, owner=None):
         return self if layer is None else layer._tritemm_options.batch_invariant
@@ -58,17 +58,17 @@ else:
 
 
 class Converted(_Module):
-    """The first base of the classes: what a converted layer does beside multiplying."""
+    """The first base of the classes: what a converted layer does besides multiplying."""
 
     #: The class that the module had.
     _tritemm_original: ClassVar[type[nn.Module]]
-    #: Of a layer that somebody makes by the class of another one: those that `convert` begins with.
+    #: Options of a layer that somebody creates from another layer's class: `convert`'s defaults.
     _tritemm_options = Options()
     batch_invariant = _BatchInvariant()
     __prepare_scriptable__ = layers.refuse_to_be_scripted
 
     def _apply(self, fn, recurse=True):
-        """What `.to()` and the like do to the weight, after which its siblings are packed again."""
+        """What `.to()` and the like do to the weight; packs its siblings again afterwards."""
         scale = self._buffers.get("weight_scale")
         super()._apply(fn, recurse)
         float8.keep_scale(self, scale, fn)
@@ -76,33 +76,33 @@ class Converted(_Module):
         return self
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
-        """Refuses a weight that is not int8 where this layer's is; the rest is torch's."""
+        """Refuses a weight that isn't int8 if this layer's is; otherwise torch's."""
         both = self._buffers.get("weight"), state_dict.get(f"{prefix}weight")
         own, given = (getattr(t, "dtype", None) for t in both)
         if own != torch.int8 or given in (None, torch.int8):
             super()._load_from_state_dict(state_dict, prefix, *args)
             return
         args[-1].append(
-            f"{prefix}weight is {given}, and this layer's weight int8, with its scales in "
+            f"{prefix}weight is {given}, and this layer's weight is int8, with its scales in "
             f"{prefix}weight_scale: load it before convert, or after tritemm.nn.restore"
         )
 
     @untraced
     def _save_to_state_dict(self, destination, prefix, keep_vars):
-        """What `state_dict()` gets of the layer: tensors in storages of their own size.
+        """Gives `state_dict()` tensors in storages of their own size.
 
-        What writes checkpoints takes weights of one storage for tied, and keeps only the first.
+        Checkpoint writers treat weights that share a storage as tied, and keep only the first.
         """
         super()._save_to_state_dict(destination, prefix, keep_vars)
         siblings, _ = getattr(self, "_tritemm_siblings", (None, 0))
         if siblings is None or keep_vars:
             return
-        for name in (*self._parameters, *self._buffers):  # pruning has other names for its weight
+        for name in (*self._parameters, *self._buffers):  # pruning renames the weight
             if (tensor := destination.get(prefix + name)) is not None:
                 destination[prefix + name] = siblings.alone(tensor)
 
     def __setstate__(self, state):
-        """Take the state of a copy or a pickle, and pack it if all its siblings came along."""
+        """Take the state of a copy or a pickle, and pack it if all its siblings are there."""
         super().__setstate__(state)
         packing.pack_again(self, copying=True)
 
@@ -111,24 +111,24 @@ _linear_forward = nn.Linear.forward
 
 
 class Linear(Converted, layers.Linear):
-    """An `nn.Linear` by `tritemm.linear`, or by torch where that takes what tritemm doesn't."""
+    """An `nn.Linear` that runs `tritemm.linear`, or torch for what tritemm doesn't support."""
 
     _tritemm_original = nn.Linear
-    __init__ = nn.Linear.__init__  # for who makes another layer by the class of this one
+    __init__ = nn.Linear.__init__  # for code that creates another layer from this one's class
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         options = getattr(self, "_tritemm_options", None)
-        if options is None:  # restored, but called by who kept this method
+        if options is None:  # restored, but a caller kept this method
             return nn.Linear.forward(self, input)
         if nn.Linear.forward is not _linear_forward:
             return by_torch(_REPLACED, nn.Linear.forward, self, input)
         if options == _USUAL and not is_dynamo_compiling():
-            own = self._parameters  # in which torch looks too, after it has looked elsewhere
+            own = self._parameters  # torch also looks here, but last
             if own.get("weight") is not None and "bias" in own:
                 result = again(input, own["weight"], own["bias"])
                 if result is not None:
                     return result
-        weight, bias = self.weight, self.bias  # which may be made anew at each call
+        weight, bias = self.weight, self.bias  # may be created at each call
         reason = why_torch(input, weight, bias, options.dtype)
         scale = getattr(self, "weight_scale", None) if weight.dtype is torch.int8 else None
         if reason is not None:
@@ -149,7 +149,7 @@ class Linear(Converted, layers.Linear):
 
 
 def __getattr__(name: str):
-    """`Conv1D`, which needs transformers: pickle asks for it by this name."""
+    """`Conv1D`, which needs transformers: pickle looks it up by this name."""
     if name == "Conv1D":
         return conv1d()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -157,8 +157,8 @@ def __getattr__(name: str):
 
 @functools.cache
 def conv1d() -> type[nn.Module]:
-    """A Conv1D of transformers by `tritemm.matmul`: input @ weight + bias, weight [in, out]."""
-    from transformers import pytorch_utils  # which is slow to import, and may not be there
+    """transformers' Conv1D on `tritemm.matmul`: input @ weight + bias, weight [in, out]."""
+    from transformers import pytorch_utils  # slow to import, and may be missing
 
     original: Any = pytorch_utils.Conv1D
     original_forward = original.forward
@@ -188,7 +188,7 @@ def conv1d() -> type[nn.Module]:
 
 
 def class_for(kind: type[nn.Module]) -> type[nn.Module] | Any:
-    """The class above that a module becomes whose class is torch's, or transformers', own."""
+    """The class above for a module whose class is exactly torch's, or transformers'; else None."""
     if kind is nn.Linear:
         return Linear
     utils = sys.modules.get("transformers.pytorch_utils")
@@ -196,9 +196,9 @@ def class_for(kind: type[nn.Module]) -> type[nn.Module] | Any:
 
 
 def has_own_forward(kind: type[nn.Module]) -> bool:
-    """Whether the forward of torch's or transformers' class `kind` is the one it was written with.
+    """Whether the forward of torch's or transformers' class `kind` is the original one.
 
-    Others replace it for all layers, to add adapters or to cast.
+    Other packages replace it for all layers, to add adapters or to cast.
     """
     forward = kind.__dict__.get("forward")
     if not inspect.isfunction(forward) or hasattr(forward, "__wrapped__"):
@@ -208,11 +208,11 @@ def has_own_forward(kind: type[nn.Module]) -> bool:
 
 
 def why_torch(input, weight, bias, dtype: str | None = None) -> str | None:
-    """Why a layer's product, in 8 bits if `dtype` is given, is torch's own to do, or None.
+    """Why torch must compute a layer's product, in 8 bits if `dtype` is given; or None.
 
-    What neither can do, either refuses.
+    A call that neither supports may go to either: both refuse it.
     """
-    if not isinstance(input, torch.Tensor):  # a Proxy of torch.fx, which has no type to look at
+    if not isinstance(input, torch.Tensor):  # a Proxy of torch.fx, which has no type
         return None
     if input.layout is not torch.strided or input.is_nested:
         return "a nested input" if input.is_nested else f"an input of layout {input.layout}"
@@ -233,7 +233,7 @@ def why_torch(input, weight, bias, dtype: str | None = None) -> str | None:
 
 
 def by_torch(reason: str, function, *args) -> torch.Tensor:
-    """What torch's `function` gives, which is counted under this reason."""
+    """The result of torch's `function`; counts the call under this reason."""
     result = function(*args)
     if not is_dynamo_compiling():
         fell_back[reason] += 1
@@ -241,10 +241,10 @@ def by_torch(reason: str, function, *args) -> torch.Tensor:
 
 
 def become(module: nn.Module, kind: type[nn.Module]) -> None:
-    """Give `module` the class `kind`, such that what was compiled before is looked at again.
+    """Give `module` the class `kind`, so that compiled code checks it again.
 
-    To save time, compiled code of some torch releases asks of a module only whether its attributes
-    were written to since, which a new class is not: so one is, and is taken away again.
+    To save time, code compiled by some torch releases only checks whether a module's attributes
+    were written to, and a new class isn't such a write: so we write one and delete it again.
     """
     module.__class__ = kind
     vars(module)["_class_is_new"] = True

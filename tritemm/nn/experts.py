@@ -1,4 +1,4 @@
-"""`Experts`, the module over `tritemm.moe`."""
+"""`Experts`, a module for `tritemm.moe`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from .layers import refuse_to_be_scripted
 
 
 class Experts(nn.Module):
-    """The experts of a mixture, by `tritemm.moe`; who chooses among them is another's work.
+    """The experts of a mixture, multiplied by `tritemm.moe`; the router is a separate module.
 
     Args:
         num_experts, hidden_size, intermediate_size: E, H and I.
-        activation, interleaved: as `tritemm.moe` takes them.
+        activation, interleaved: see `tritemm.moe`.
         bias: whether both products of each expert have one.
         device, dtype: of the parameters.
 
-    Parameters, by the names and shapes of transformers' experts: `gate_up_proj` [E, 2 I, H],
+    Parameters have the names and shapes of transformers' experts: `gate_up_proj` [E, 2 I, H],
     `down_proj` [E, H, I], and with `bias` `gate_up_proj_bias` [E, 2 I] and `down_proj_bias` [E, H].
-    They begin as `torch.nn.Linear`'s do, expert by expert.
+    They are initialised like `torch.nn.Linear`'s, expert by expert.
 
-    Shapes: hidden [..., H] of T tokens, topk_index and topk_weight [T, k] -> [..., H].
+    Shapes: hidden [..., H] with T tokens, topk_index and topk_weight [T, k] -> [..., H].
 
     Raises:
-        What `tritemm.moe` raises, when it is called.
+        What `tritemm.moe` raises, in the forward pass.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -72,7 +72,7 @@ class Experts(nn.Module):
     __prepare_scriptable__ = refuse_to_be_scripted
 
     def reset_parameters(self) -> None:
-        """Uniform in +-1 / sqrt(K), where K is how many columns the weight has."""
+        """Uniform in +-1 / sqrt(K), where K is the weight's number of columns."""
         for name in ("gate_up_proj", "down_proj"):
             weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
             bound = 1 / math.sqrt(max(weight.shape[-1], 1))

@@ -1,4 +1,4 @@
-"""`Float8Linear`, a linear layer that learns by products in fp8; and layers in int8."""
+"""`Float8Linear`, a linear layer that trains with fp8 products; and layers in int8."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .layers import refuse_to_be_scripted
 
 
 class Float8Linear(nn.Linear):
-    """`torch.nn.Linear` whose products, of the gradients too, are of fp8 and summed in fp32.
+    """`torch.nn.Linear` whose products, also those of gradients, are in fp8 and summed in fp32.
 
     Same parameters, initial values and state dict. Parameters and inputs, of 16 or 32 bits, are
-    quantised at each call. The result has the input's type, and is differentiable once; what
-    backward keeps of an input has 8 bits. Raises ValueError for another recipe or type.
+    quantised at each call. The result has the input's type, and is differentiable once; backward
+    keeps the input in 8 bits. Raises ValueError for an unknown recipe or gradient type.
 
     Args:
-        in_features, out_features, bias, device, dtype: as `torch.nn.Linear` has them.
-        recipe: what shares a scale. "block": 128 elements along what is summed over, and 128 x 128
+        in_features, out_features, bias, device, dtype: see `torch.nn.Linear`.
+        recipe: what shares a scale. "block": 128 elements along the summed dimension, and 128 x 128
             of the weight, as in DeepSeek-V3 (arXiv 2412.19437, 3.3), and, unlike there, of the
-            input in the weight's gradient. "row": all elements along what is summed over.
-        grad_dtype: the type in which the result's gradient is multiplied: torch.float8_e4m3fn, by
-            default with "block", or float8_e5m2, with "row". All else is float8_e4m3fn.
+            input in the weight's gradient. "row": all elements along the summed dimension.
+        grad_dtype: the type in which the result's gradient is multiplied: torch.float8_e4m3fn by
+            default with "block", float8_e5m2 with "row". All else is float8_e4m3fn.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -42,7 +42,7 @@ class Float8Linear(nn.Linear):
         recipe: str = "block", grad_dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         if recipe not in RECIPES or grad_dtype not in (None, E4M3, E5M2):
-            raise ValueError(f"{recipe=}, {grad_dtype=}; block and row, and types of fp8, can be")
+            raise ValueError(f"{recipe=}, {grad_dtype=}; use block or row, and a type of fp8")
         super().__init__(in_features, out_features, bias, device, dtype)
         self.recipe, self.grad_dtype = recipe, grad_dtype
 
@@ -50,7 +50,7 @@ class Float8Linear(nn.Linear):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, **options) -> Float8Linear:
-        """A layer with the same Parameters, not copies of them; `options`: the last two."""
+        """A layer that shares the Parameters of `linear`; `options`: recipe and grad_dtype."""
         layer = cls(linear.in_features, linear.out_features, device="meta", **options)
         layer.weight, layer.bias = linear.weight, linear.bias
         return layer.train(linear.training)
@@ -63,15 +63,15 @@ class Float8Linear(nn.Linear):
 
 
 def prepare(layer, weight, dtype: str, owners: int) -> str | None:
-    """Why `convert` can't have a layer multiply in 8 bits; or None, and in int8 its weight is."""
+    """Why `convert` can't make a layer multiply in 8 bits,or None; in int8, converts it."""
     kind = getattr(weight, "dtype", None)
     if kind not in REAL:
-        reason = f"its weight is {kind}; {', '.join(map(str, REAL))} are quantised"
+        reason = f"its weight is {kind}; {', '.join(map(str, REAL))} are supported"
         return None if kind == getattr(torch, dtype, "") else reason
     if dtype == "fp8":
         return too_old(weight)
     if owners != 1 or type(weight) is not nn.Parameter or not isinstance(layer, nn.Linear):
-        return "int8 is for a Parameter that one nn.Linear alone has"
+        return "int8 is for a Parameter of only one nn.Linear"
     made, learns = quantize(weight, "int8"), weight.requires_grad
     del layer.weight
     vars(layer)["_tritemm_weight"] = kind, learns
@@ -87,9 +87,9 @@ def too_old(weight) -> str | None:
 
 
 def keep_scale(layer, scale, fn) -> None:
-    """Leave the `scale` of a weight in int8 in fp32, whatever `fn` has made of a layer's tensors.
+    """Keep the `scale` of an int8 weight in fp32, whatever `fn` does to a layer's tensors.
 
-    `restore` gives the weight the type that `fn` makes of its former one.
+    `restore` gives the weight the type that `fn` gives the original one.
     """
     dtype, learns = vars(layer).get("_tritemm_weight", (None, False))
     if scale is None or dtype is None:
@@ -100,7 +100,7 @@ def keep_scale(layer, scale, fn) -> None:
 
 
 def restore(layer) -> bool:
-    """Make a Parameter of a weight in int8, as it was rounded; whether there was one."""
+    """Turn an int8 weight back into a Parameter with the rounded values; whether there was one."""
     scale = layer._buffers.pop("weight_scale", None)
     dtype, learns = vars(layer).pop("_tritemm_weight", (None, False))
     if rounded := scale is not None and layer.weight.dtype == torch.int8:

@@ -1,12 +1,12 @@
-"""What Inductor makes of our products in a graph: fewer of them, with what follows in the kernel.
+"""Rewrites our products in Inductor's graphs: fewer of them, with their epilogues in the kernel.
 
-Layers of one input are one product where their weights lie one behind the other; without a
-gradient, a gated activation of two such is a part of it, and any other activation that follows a
-product is its epilogue. The graph is functional, so that equal nodes are equal values whatever was
-written to in the code that it comes from, and hooks are a part of it.
+Layers with the same input become one product if their weights are adjacent in memory. Without a
+gradient, a gated activation of two such layers becomes part of it, and any other activation that
+follows a product becomes its epilogue. The graph is functional: equal nodes are equal values,
+whatever the original code wrote to in place; hooks are part of the graph.
 
-Weights are looked at while the graph is made, and again at each run: where they came apart
-meanwhile, the products are made one by one.
+Weights are compared while the graph is compiled, and again at each run: if they are no longer
+adjacent, the products run one by one.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _MERGED = define(
 _MOST = 3
 
 
-# The operator, which stands in graphs alone, below autograd
+# The operator, which exists only in graphs, below autograd
 
 
 def _merged(input, first, second, third, bias_1, bias_2, bias_3, activation, precision, out=None):
     """The products of [..., K] and weights [N, K], with biases [N] or None, side by side.
 
-    Or a gated activation of them, the first of which is the gate.
+    With an activation, the gated activation of them; the first product is the gate.
     """
     weights, biases = _there(first, second, third), _there(bias_1, bias_2, bias_3)
     weight, bias = packed(*weights), packed(*biases) if biases else None
@@ -48,7 +48,7 @@ def _merged(input, first, second, third, bias_1, bias_2, bias_3, activation, pre
         return linear(
             input, weight, bias, activation=activation or None, precision=precision, out=out
         )
-    if activation:  # of tensors that are contiguous, as in eager code, for its bits
+    if activation:  # of contiguous tensors, for the same bits as in eager code
         gate = activated(linear(input, first, precision=precision), GATED[activation])
         return torch.mul(gate, linear(input, second, precision=precision), out=out)
     whole = _merged_fake(input, first, second, third) if out is None else out
@@ -59,9 +59,9 @@ def _merged(input, first, second, third, bias_1, bias_2, bias_3, activation, pre
 
 
 def _merged_into(input, first, second, *rest, out):
-    """What code compiled by Inductor calls in place of `merged`, into memory that it has planned.
+    """What code compiled by Inductor calls instead of `merged`, to write to memory it has planned.
 
-    `rest`: those of the other tensors that are there; of each whether it is; the constants.
+    `rest`: the other tensors that aren't None; for each argument whether it is; the constants.
     """
     *others, third, bias_1, bias_2, bias_3, activation, precision = rest
     given, there = iter(others), (third, bias_1, bias_2, bias_3)
@@ -86,9 +86,9 @@ def _there(*tensors) -> list:
 
 
 def packed(*tensors: torch.Tensor) -> torch.Tensor | None:
-    """[sum of rows, ...] over all of them, [rows, ...] each, if one's memory follows another's.
+    """All of them as one tensor [sum of rows, ...], if one memory follows the other.
 
-    None where it doesn't, or that is memory of another storage, or memory that was freed.
+    None if it doesn't, or if they are in different storages, or their memory was freed.
     """
     if not all(itertools.starmap(_adjacent, itertools.pairwise(tensors))):
         return None
@@ -96,7 +96,7 @@ def packed(*tensors: torch.Tensor) -> torch.Tensor | None:
     end = (last.storage_offset() + last.numel()) * first.element_size()
     if first.untyped_storage().nbytes() < end:
         return None
-    # A dimension of one element may have any stride, and be contiguous: `first` doesn't tell it.
+    # A dimension of one element may have any stride, and be contiguous: `first` can't tell.
     rest = first.shape[1:]
     return first.detach().as_strided((rows * math.prod(rest),), (1,)).view(rows, *rest)
 
@@ -114,7 +114,7 @@ def _adjacent(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int | torch.SymInt]:
-    """Storage of a tensor, and the element of it where the tensor begins."""
+    """Storage of a tensor, and the tensor's offset in it, in elements."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset()
 
 
@@ -122,14 +122,14 @@ def _place(tensor: torch.Tensor) -> tuple[int, int | torch.SymInt]:
 
 
 class _Product(NamedTuple):
-    """A product in a graph, input @ other + bias, with nothing else that follows in it."""
+    """A product in a graph, input @ other + bias, without any other epilogue."""
 
     node: Node
     input: Node
     other: Node
     bias: Any  # a Node or None
     precision: str | None
-    #: What `other` is the transpose of, if that is a tensor that the graph is given.
+    #: The graph's input that `other` is the transpose of, if there is one.
     weight: Node | Any
 
     @property
@@ -138,7 +138,7 @@ class _Product(NamedTuple):
 
 
 def fuse(graph: Graph) -> None:
-    """Make the products of a graph fewer, as the head of this module says."""
+    """Merge the products of a graph, as the head of this module says."""
     inductor.lower(_MERGED, "merged_into", tensors=3, optional=4)
     without_gradient = inductor.is_inference()
     for run in _runs(_products(graph)):
@@ -151,7 +151,7 @@ def fuse(graph: Graph) -> None:
 
 
 def _products(graph: Graph) -> list[_Product]:
-    """Those of the graph that the dispatcher chooses a kernel for, in their order."""
+    """The graph's products for which the dispatcher chooses a kernel, in order."""
     products = []
     for node in graph.find_nodes(op="call_function", target=GEMM):
         input, other, *rest = node.args
@@ -163,7 +163,7 @@ def _products(graph: Graph) -> list[_Product]:
 
 
 def _transposed(node: Node) -> Node | None:
-    """What is given to the graph, if `node` is its transpose."""
+    """The graph's input that `node` is the transpose of, or None."""
     given: Any = node.args[0] if node.target is torch.ops.aten.permute.default else None
     if given is None or node.args[1] != [1, 0] or given.op not in ("placeholder", "get_attr"):
         return None
@@ -171,10 +171,10 @@ def _transposed(node: Node) -> Node | None:
 
 
 def _runs(products: Sequence[_Product]) -> list[list[_Product]]:
-    """Two or three products each of one input, whose weights and biases lie one behind another."""
+    """Two or three products per input, whose weights and biases are adjacent in memory."""
 
     def kind(product):
-        where = product.node.meta.get("custom")  # a stream, for one
+        where = product.node.meta.get("custom")  # for example, a stream
         return id(product.input), str(product.precision), product.bias is None, str(where)
 
     able = (p for p in products if p.weight and _fixed(p.weight) and _fixed(p.bias or p.weight))
@@ -189,13 +189,13 @@ def _runs(products: Sequence[_Product]) -> list[list[_Product]]:
 
 
 def _fixed(node: Node) -> bool:
-    """Whether the sizes of a tensor, and its place in its storage, are the same each time."""
+    """Whether a tensor's sizes and its place in its storage are the same at each run."""
     value = node.meta["val"]
     return all(isinstance(number, int) for number in (*value.shape, value.storage_offset()))
 
 
 def _follows(one: _Product, other: _Product) -> bool:
-    """Whether weight and bias of the other begin where those of the one end."""
+    """Whether the other's weight and bias begin where this one's end."""
     pairs = [(one.weight, other.weight)]
     if one.bias is not None:
         if not {one.bias.op, other.bias.op} <= {"placeholder", "get_attr"}:
@@ -205,14 +205,14 @@ def _follows(one: _Product, other: _Product) -> bool:
 
 
 def _call(graph: Graph, like: Node, target, args: tuple, value: torch.Tensor) -> Node:
-    """A new node that makes `value`, and is of the place in the code that `like` is of."""
+    """A new node that makes `value` and gets the source location of `like`."""
     node = graph.call_function(target, args)
     node.meta = {**like.meta, "val": value}
     return node
 
 
 def _merge(graph: Graph, run: Sequence[_Product]) -> None:
-    """One product of them all, and the part of each with memory of its own, as a result has it.
+    """Replace the products by one of all, and their results by parts of it, contiguous if needed.
 
     Inductor copies a part only where something needs it to be contiguous.
     """
@@ -238,7 +238,7 @@ def _merge(graph: Graph, run: Sequence[_Product]) -> None:
 
 
 def _gate(graph: Graph, gate: _Product, up: _Product) -> bool:
-    """Put activation(gate) * up in the place of both, if that is all that becomes of them."""
+    """Replace both products by activation(gate) * up, if that is the only use of both."""
     end, word = _activation(gate.node)
     if word not in GATES or gate.bias is not None or list(up.node.users) != list(end.users):
         return False
@@ -255,7 +255,7 @@ def _gate(graph: Graph, gate: _Product, up: _Product) -> bool:
 
 
 def _activate(graph: Graph, product: _Product) -> None:
-    """Make the activation that follows a product its epilogue, if one does."""
+    """Turn the activation that follows a product into its epilogue, if there is one."""
     end, word = _activation(product.node)
     if word is None:
         return
@@ -266,28 +266,28 @@ def _activate(graph: Graph, product: _Product) -> None:
         end.replace_all_uses_with(_call(graph, end, GEMM, args, end.meta["val"]))
 
 
-# Activations, which are known by their values
+# Activations, recognised by their values
 
 
 _ATEN = torch.ops.aten
-#: What the formulas of activations are made of. All but relu are smooth: with steps and roundings,
-#: a function could be one of them at every argument that is tried, and another one between.
+#: What the formulas of activations consist of. All but relu are smooth: a function with steps or
+#: roundings could equal an activation at every argument tried, and differ in between.
 _PARTS = {
     *(_ATEN.add.Tensor, _ATEN.sub.Tensor, _ATEN.mul.Tensor, _ATEN.div.Tensor, _ATEN.neg.default),
     *(_ATEN.reciprocal.default, _ATEN.pow.Tensor_Scalar, _ATEN.exp.default, _ATEN.erf.default),
     *(_ATEN.tanh.default, _ATEN.sigmoid.default, _ATEN.relu.default),
 }
 _CASTS = (torch.ops.prims.convert_element_type.default, _ATEN.clone.default)
-#: No formula has more nodes.
+#: The most nodes of a formula.
 _LONGEST = 24
-#: Of products of a type, how far two formulas of one function may be apart.
+#: Product type -> how far two formulas of the same function may differ.
 _APART = {torch.float64: 1e-13, torch.float32: 1e-7}
 
 
 def _activation(product: Node) -> tuple[Node, str | None]:
-    """The node that is an activation of `product` and all that becomes of it; and its name.
+    """The node that is an activation of `product` and its only use; and its name.
 
-    Torch has taken it apart, by its definition or the model's own formula.
+    The graph contains its definition, decomposed by torch, or the model's own formula.
     """
     nodes = [product]
     while len(nodes) <= _LONGEST:
@@ -305,9 +305,9 @@ def _activation(product: Node) -> tuple[Node, str | None]:
 
 
 def _elementwise(node: Node, nodes: Sequence[Node]) -> bool:
-    """Whether the node makes each element of one of `nodes`, and of nothing else.
+    """Whether the node computes each element from one element of one of `nodes` alone.
 
-    A cast does that if its type holds all values of the first one's, whose product it may follow.
+    A cast does so if its type holds all values of the first node's type, which it may follow.
     """
     if node.op != "call_function" or not set(node.all_input_nodes) <= set(nodes):
         return False
@@ -320,7 +320,7 @@ def _elementwise(node: Node, nodes: Sequence[Node]) -> bool:
 
 @functools.cache
 def _arguments() -> torch.Tensor:
-    """From 1e-12 to more than fp32 holds, where functions that resemble each other differ."""
+    """Values from 1e-12 to beyond fp32's range, where similar functions differ."""
     kinds: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
     sizes = torch.logspace(-12, 39, 1021, **kinds), torch.linspace(math.pi / 999, 13, 1499, **kinds)
     each = torch.cat([*sizes, torch.tensor([0, math.inf, math.nan], **kinds)])
@@ -328,7 +328,7 @@ def _arguments() -> torch.Tensor:
 
 
 def _word(nodes: Sequence[Node]) -> str | None:
-    """The name of the activation that the nodes after the first make of it, computed in fp64."""
+    """The name of the activation that the nodes after the first compute from it, tried in fp64."""
     with inductor.no_fake_tensors(), torch.no_grad():
         x = _arguments()
         made: dict[Node, Any] = {nodes[0]: x}
@@ -337,7 +337,7 @@ def _word(nodes: Sequence[Node]) -> str | None:
             args, named = torch.fx.node.map_arg((node.args, node.kwargs), made.__getitem__)
             try:
                 made[node] = args[0] if target in _CASTS else target(*args, **named)
-            except Exception:  # whatever it is, it is no activation
+            except Exception:  # a formula that fails is no activation
                 return None
         found = made[nodes[-1]]
         if found.shape != x.shape or found.dtype != x.dtype:

@@ -1,4 +1,4 @@
-"""`Int4Weight`, a weight of 4 bits for inputs of 16."""
+"""`Int4Weight`, a 4-bit weight for 16-bit inputs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ..problem import GATED, Activation, after
 from ..runtime.sizes import fits, holds
 from .layers import refuse_to_be_scripted
 
-#: Those of scales, and of the inputs they multiply.
+#: Types of scales, and of the inputs they multiply.
 _TYPES = torch.float16, torch.bfloat16
 
 
 class Int4Weight(nn.Module):
-    """A weight [N, K] of 4 bits: the `weight` of `tritemm.linear`, or a layer without bias.
+    """A 4-bit weight [N, K]: the `weight` of `tritemm.linear`, or a layer without bias.
 
-    Its elements are whole numbers, -8 .. 7, times a scale for each row and group of columns. For up
-    to 64 rows of inputs on Hopper, 384 elsewhere, sums over a group are multiplied by its scale in
-    float32, so elements aren't rounded. For more, and for gradients, each is rounded once to the
-    inputs' type: on Hopper in registers for up to 2048 rows, else in a temporary tensor [N, K]. The
-    weight has no gradient.
+    Its elements are integers, -8 .. 7, times a scale for each row and group of columns. For up to
+    64 rows of inputs on Hopper, 384 elsewhere, the sum over each group is multiplied by its scale
+    in float32, so elements aren't rounded. For more rows, and for gradients, each element is
+    rounded once to the inputs' type: on Hopper in registers for up to 2048 rows, else in a
+    temporary tensor [N, K]. The weight has no gradient.
 
     Args:
         packed: uint8 [ceil(N / 8), K / 128, 8, 64], made by `pack`.
@@ -39,7 +39,7 @@ class Int4Weight(nn.Module):
 
     packed: torch.Tensor
     scale: torch.Tensor
-    #: By which `tritemm.linear` knows it.
+    #: How `tritemm.linear` recognises it.
     multiplies_by_itself = True
 
     def __init__(self, packed: torch.Tensor, scale: torch.Tensor) -> None:
@@ -51,7 +51,7 @@ class Int4Weight(nn.Module):
         fit = fit and packed.dim() == 4 and scale.dim() == 2 and 0 not in scale.shape
         if not fit or packed.shape != (-(-scale.shape[1] // 8), self.shape[1] // 128, 8, 64):
             able = "uint8 [ceil(N / 8), K / 128, 8, 64] and float16 or bfloat16 [K / group, N]"
-            raise ValueError(f"packed and scale are {' and '.join(given)}: possible are {able}")
+            raise ValueError(f"packed and scale are {' and '.join(given)}; they must be {able}")
         _check(self.shape, self.shape[1] / len(scale))
 
     __prepare_scriptable__ = refuse_to_be_scripted
@@ -63,22 +63,22 @@ class Int4Weight(nn.Module):
 
     @staticmethod
     def pack(numbers: torch.Tensor) -> torch.Tensor:
-        """Whole numbers -8 .. 7, [N, K], packed; `kernels.int4` says how."""
+        """Integers -8 .. 7, [N, K], packed; `kernels.int4` describes the layout."""
         _check(numbers.shape, 128)
         if not numbers.is_meta and not -8 <= numbers.min() <= numbers.max() <= 7:
-            raise ValueError(f"numbers reach from {numbers.min()} to {numbers.max()}; -8 to 7 fit")
+            raise ValueError(f"numbers range from {numbers.min()} to {numbers.max()}; -8 to 7 fit")
         return _packed(numbers)
 
     @classmethod
     def of(cls, weight: torch.Tensor, group: int = 128) -> Int4Weight:
-        """`weight` [N, K], rounded; scales are float16 if it is, else bfloat16.
+        """`weight` [N, K], rounded; scales are float16 for a float16 weight, else bfloat16.
 
         The element of largest magnitude in a group becomes -8, whatever its sign. For normally
-        distributed weights, the mean squared error is 0.78 of that of scales amax / 7.
+        distributed weights, the mean squared error is 0.78 of that with scales amax / 7.
         """
         _check(weight.shape, group)
         if not weight.is_floating_point():
-            raise ValueError(f"weight is {weight.dtype}; real floating-point numbers are rounded")
+            raise ValueError(f"weight is {weight.dtype}; it must be real and floating-point")
         n, k = weight.shape
         w = weight.detach().float().reshape(n, -1, group)
         scale = w.gather(-1, w.abs().argmax(-1, keepdim=True)) / -8
@@ -87,13 +87,13 @@ class Int4Weight(nn.Module):
         return cls(_packed(numbers.view(n, k)), scale.squeeze(-1).mT.contiguous())
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The weight as a tensor [N, K], by default of the scales' type; exact in float32.
+        """The weight as a tensor [N, K], by default in the scales' type; exact in float32.
 
-        ValueError: `dtype` is not a real floating-point type.
+        ValueError: `dtype` is no real floating-point type.
         """
         dtype = dtype or self.scale.dtype
         if not dtype.is_floating_point:
-            raise ValueError(f"dtype is {dtype}; real floating-point types are possible")
+            raise ValueError(f"dtype is {dtype}; it must be real and floating-point")
         return DEQUANTIZE(self.packed, self.scale.detach(), dtype)
 
     def forward(
@@ -102,16 +102,16 @@ class Int4Weight(nn.Module):
     ) -> torch.Tensor:  # fmt: skip
         """What `tritemm.linear` returns for this weight."""
         if self.scale.dtype not in _TYPES:
-            raise RuntimeError(f"the weight's scale has become {self.scale.dtype}; 16 bits can be")
+            raise RuntimeError(f"the weight's scale has become {self.scale.dtype}, not 16-bit")
         x, scale = pair("linear", ("input", "weight"), input, self.scale, axis=None)
         n, k = self.shape
         if x.dim() == 0 or not holds(x.shape[-1] == k):
-            raise RuntimeError(f"input has shape {list(x.shape)}, and the weight [{n}, {k}]")
+            raise RuntimeError(f"input has shape {list(x.shape)}; the weight has [{n}, {k}]")
         word = activation_of(activation, scale)
         if bias is not None:
             check_kind("bias", bias, x)
             if not fits(bias.shape, (n,)):
-                raise RuntimeError(f"bias has shape {list(bias.shape)}; [{n}] is possible")
+                raise RuntimeError(f"bias has shape {list(bias.shape)}; it must be [{n}]")
         if residual is not None:
             columns = n // 2 if word in GATED else n
             check_added("residual", residual, x, (*x.shape[:-1], columns))
@@ -121,7 +121,7 @@ class Int4Weight(nn.Module):
 def _check(shape, group: float) -> None:
     n, k = shape if len(shape) == 2 else (0, 0)
     if not n or not k:
-        raise ValueError(f"the weight has shape {list(shape)}; it is [N, K], of a row or more")
+        raise ValueError(f"the weight has shape {list(shape)}, not [N, K] with N > 0")
     if k % 128 or group <= 0 or k % group or (group not in (32, 64) and group % 128):
         raise ValueError(
             f"the weight has {k} columns in groups of {group:g}; K must be a multiple of 128 and "
@@ -130,7 +130,7 @@ def _check(shape, group: float) -> None:
 
 
 def _packed(numbers: torch.Tensor) -> torch.Tensor:
-    """Whole numbers that fit, as the kernel reads them."""
+    """Integers that fit, in the layout that the kernel reads."""
     n, k = numbers.shape
     q = nn.functional.pad(numbers + 8, (0, 0, 0, -n % 8)).to(torch.uint8)
     q = q.view(-1, 8, k // 128, 2, 8, 4, 2).permute(0, 2, 1, 3, 5, 4, 6)

@@ -1,4 +1,4 @@
-"""`Linear`, the module over `tritemm.linear`."""
+"""`Linear`, a module for `tritemm.linear`."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ _DEVICE = "cpu" if INTERPRETED else "cuda"
 
 
 def refuse_to_be_scripted(layer: nn.Module):
-    """What torch.jit.script asks for to compile in place of a layer."""
+    """What torch.jit.script calls to get a module to compile instead of a layer: refuses."""
     raise RuntimeError(
-        f"torch.jit.script can't compile {type(layer).__name__} of tritemm. Use torch.export or "
+        f"torch.jit.script can't compile tritemm's {type(layer).__name__}. Use torch.export or "
         "torch.jit.trace, or script the model before convert, or after tritemm.nn.restore"
     )
 
 
 class Linear(nn.Linear):
-    """`torch.nn.Linear` by `tritemm.linear`: activation(input @ weight.mT + bias).
+    """`torch.nn.Linear` on `tritemm.linear`: activation(input @ weight.mT + bias).
 
-    Same parameters, initial values, state dict and repr, and an `nn.Linear` to whoever asks.
+    Same parameters, initial values, state dict and repr; isinstance says it is an `nn.Linear`.
 
     Args:
         in_features: K, the last dimension of the input.
-        out_features: rows of the weight. A gated activation has half as many columns in its
-            result: the first half of the rows are the gate's.
-        bias, device, dtype: as `torch.nn.Linear` has them.
+        out_features: rows of the weight. With a gated activation the result has half as many
+            columns; the first half of the rows is the gate's.
+        bias, device, dtype: see `torch.nn.Linear`.
         activation: None, "relu", "gelu", "gelu_tanh", "silu", or gated: "swiglu", "geglu".
-        batch_invariant: a row's result has the same bits whatever rows stand beside it.
-        precision: how float32 is multiplied, as `tritemm.matmul` takes it: "int8" too. Operands of
-            another type, float64 among them and also by autocast, are multiplied without it.
+        batch_invariant: a row's result has the same bits whatever other rows the input has.
+        precision: how float32 is multiplied, as in `tritemm.matmul`, also "int8". It doesn't apply
+            to operands of other types, among them float64 and those that autocast makes.
 
     Shapes: [..., in_features] -> [..., out_features].
 
     Raises:
-        ValueError: an unknown `precision`; and what `tritemm.linear` raises, when it is called.
+        ValueError: an unknown `precision`; in the forward pass, what `tritemm.linear` raises.
 
-    A weight of a class of its own, as quantizers put in place, knows torch's functions alone:
-    without an activation it is multiplied by `torch.nn.functional.linear`.
+    A weight of a tensor subclass, as quantizers create, may know only torch's functions: without an
+    activation, `torch.nn.functional.linear` multiplies it.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -78,7 +78,7 @@ class Linear(nn.Linear):
     __prepare_scriptable__ = refuse_to_be_scripted
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        weight = self.weight  # which may be worked out each time that it is asked for
+        weight = self.weight  # which may be computed at each access
         if self.activation is None and knows_torch_alone(weight):
             return F.linear(input, weight, self.bias)
         return linear(
@@ -92,37 +92,37 @@ class Linear(nn.Linear):
 
 
 def knows_torch_alone(weight: torch.Tensor) -> bool:
-    """Whether the class of `weight` may give torch's operators a meaning of its own."""
+    """Whether the class of `weight` may override what torch's operators do."""
     kind = type(weight)
     return kind not in PLAIN and kind not in TRACED and not is_dtensor(weight)
 
 
 def why_not(weight: torch.Tensor) -> str | None:
-    """Why a weight can't be multiplied by in place of torch, or None."""
+    """Why tritemm can't multiply by a weight instead of torch, or None."""
     if type(weight) not in PLAIN and not is_dtensor(weight):
         return f"its weight is a {type(weight).__name__}"
     if weight.layout != torch.strided:
         return f"its weight is {weight.layout}"
     if weight.dtype not in ACCUMULATE or not weight.is_floating_point():
-        return f"its weight is {weight.dtype}; tritemm.linear takes none"
+        return f"its weight is {weight.dtype}, which tritemm.linear doesn't support"
     if weight.device.type not in (_DEVICE, "meta"):
         return f"its weight is on {weight.device}; move the model to {_DEVICE} first"
     return None
 
 
 def asks_its_class(tensor: torch.Tensor) -> bool:
-    """Whether torch's functions ask the class of `tensor` what they are to do."""
+    """Whether the class of `tensor` overrides torch's functions."""
     return type(tensor) not in PLAIN and type(tensor).__torch_function__ is not _NO_TORCH_FUNCTION
 
 
 def is_dtensor(weight: torch.Tensor) -> bool:
-    """A sharded weight; FSDP2 puts a plain one in its place while the forward runs."""
-    sharding = sys.modules.get("torch.distributed.tensor")  # else nothing is sharded
+    """Whether a weight is sharded; FSDP2 replaces it by a plain one while the forward runs."""
+    sharding = sys.modules.get("torch.distributed.tensor")  # if not imported, nothing is sharded
     return sharding is not None and isinstance(weight, sharding.DTensor)
 
 
 def precision_of(asked: Precision | None, weight: torch.Tensor) -> Precision | None:
-    """The precision that was `asked` for, if it is float32 that is multiplied; else None."""
+    """The precision `asked` for if the operands are float32; else None."""
     if asked is None or not isinstance(weight, torch.Tensor):
         return asked
     alone = weight.dtype is torch.float32 and not under_autocast(weight.device)
@@ -130,5 +130,5 @@ def precision_of(asked: Precision | None, weight: torch.Tensor) -> Precision | N
 
 
 def options_text(options: dict) -> str:
-    """What `repr` says of the options that were given."""
+    """What `repr` shows of the options that were set."""
     return "".join(f", {name}={value}" for name, value in options.items() if value)

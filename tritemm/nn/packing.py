@@ -1,9 +1,9 @@
 """Several parameters in one storage, one after the other, so that one product reads them all.
 
-They stay Parameters of their own: optimizers, `load_state_dict` and gradients work on each in
-place. Whether they lie together is asked of their addresses, each time, so that it can't be out of
-date: `assign=True`, FSDP and whoever else gives a Parameter other memory have no need to tell. A
-weight that shares its memory with anything else is never moved.
+They remain separate Parameters: optimizers, `load_state_dict` and gradients work on each in place.
+Whether they are still adjacent is checked by their addresses each time, so the answer is never out
+of date: `assign=True`, FSDP and others may give a Parameter other memory without notice. A weight
+that shares its memory with anything else is never moved.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from .graphs import packed as packed
 
 
 class Siblings:
-    """Layers that are given one input, whose weights, and whose biases, have one storage each.
+    """Layers with one input, whose weights, and whose biases, each share a storage.
 
-    Layers hold it, and it holds none of them. A copy of all of them, by deepcopy or pickle, gets
-    one of its own.
+    Layers refer to it, but it keeps none of them alive. If all of them are copied, by deepcopy or
+    pickle, the copies get a `Siblings` of their own.
     """
 
     def __init__(self, count: int, copied: bool = False, made: Iterable[StorageWeakRef] = ()):
         self._count = count
-        #: By their places in the storage.
+        #: The layers, by their places in the storage.
         self.layers: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
-        #: The storages that were made for them.
+        #: The storages that were created for them.
         self.made = set(made)
-        #: (storage, first byte, bytes) -> a storage of that part alone, while somebody has it.
+        #: (storage, first byte, bytes) -> a storage of that part alone, while anyone uses it.
         self._parts: dict[tuple, StorageWeakRef] = {}
-        #: Whether they are a copy of layers that were packed, and some of them are yet to come. So
-        #: long, nobody else has a claim to their memory, whatever holds it.
+        #: Whether they are copies of packed layers, some of which are still to come. Until then,
+        #: nobody else has a claim to their memory, whatever refers to it.
         self._copied = copied
 
     def __reduce__(self):
@@ -46,13 +46,13 @@ class Siblings:
         return Siblings, (self._count, all(whole))
 
     def all(self) -> list[nn.Module | None]:
-        """The layers in order, None for one that is gone."""
+        """The layers in order, None for one that no longer exists."""
         return [self.layers.get(place) for place in range(self._count)]
 
     def parameters(self) -> list[list[nn.Parameter]]:
         """The weights, and the biases if all layers have one.
 
-        Empty if a layer is missing, or its weight is missing or no Parameter.
+        Empty if a layer or its weight is missing, or a weight is no Parameter.
         """
         layers = self.all()
         if None in layers:
@@ -66,10 +66,10 @@ class Siblings:
         return there
 
     def pack(self, copying: bool = False) -> bool:
-        """Give them one storage where they can have one; whether a weight moved.
+        """Give the parameters one storage if possible; returns whether a weight moved.
 
-        `copying`: a copy is at work, and brings one of them. Those of a copy that share a storage
-        stay there: torch.load may fill it later.
+        `copying`: a copy is in progress and brings one of them. Copies that share a storage stay
+        there: torch.load may fill it later.
         """
         if in_others_hands():
             return False
@@ -85,17 +85,17 @@ class Siblings:
         return moved
 
     def _keep(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Take the storages of these for some that were made for the layers."""
+        """Record the storages of these parameters as created for the layers."""
         alive = {storage for storage in self.made if not storage.expired()}
         self.made = alive.union(StorageWeakRef(one.untyped_storage()) for one in parameters)
 
     def _everything(self) -> list[nn.Parameter]:
-        """All parameters of the layers that are there, by whatever names, that have a storage."""
+        """All parameters of the existing layers, under any name, that have a storage."""
         every = dict.fromkeys(one for layer in self.layers.values() for one in layer.parameters())
         return [one for one in every if type(one) is nn.Parameter and one.layout is torch.strided]
 
     def why_not(self) -> str | None:
-        """Why they can't be given one storage, or None. Those that share one already can."""
+        """Why they can't get one storage, or None. Those that share one already can."""
         if in_others_hands():
             return "a transform of torch.func or a dispatch mode is active"
         there = self.parameters()
@@ -104,7 +104,7 @@ class Siblings:
         return next(filter(None, map(self._why_not, there)), None)
 
     def unpack(self) -> None:
-        """Give what lies in storages made for them storages of its own, and each for itself.
+        """Move parameters out of the storages created for them, each into one of its own.
 
         Unless somebody else has a claim to the storage.
         """
@@ -122,22 +122,22 @@ class Siblings:
                         one.data = one.detach().clone()
 
     def alone(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same memory in a storage of its size, if it lies in one that was made for them."""
+        """The same memory in a storage of its own size, if it is in one created for the layers."""
         if type(tensor) is not torch.Tensor or tensor.is_meta or not tensor.is_contiguous():
             return tensor
         if in_others_hands():
             return tensor
         storage = tensor.untyped_storage()
         if StorageWeakRef(storage) not in self.made or storage.resizable():
-            return tensor  # for its memory may become another's
-        own = tensor.detach()  # it counts what is written together with the weight
+            return tensor  # its memory may be reused for another
+        own = tensor.detach()  # shares the weight's version counter
         with _ordinary():
             part = self._part(storage, tensor.storage_offset() * tensor.element_size(), own.nbytes)
             own.data = tensor.new_empty(0).set_(part, 0, tensor.shape, tensor.stride())
         return own
 
     def _part(self, storage: torch.UntypedStorage, begin, size: int) -> torch.UntypedStorage:
-        """The same one for all who ask, as long as one of them has it: so a tie stays one."""
+        """One storage per part for all callers, while any of them uses it; so ties are kept."""
         key = storage._cdata, begin, size
         there = storage_of(self._parts[key]) if key in self._parts else None
         if there is None:
@@ -165,20 +165,20 @@ class Siblings:
             if storage_owners(storage) != uses:
                 return "another tensor shares a weight's memory"
             if not storage.resizable() and not ours:
-                return "a weight lies in memory that is not torch's"
-            if storage.device.type == "cpu" and storage.is_shared():  # on a GPU, all say so
-                return "a weight lies in memory that is shared with other processes"
+                return "a weight is in memory that torch doesn't own"
+            if storage.device.type == "cpu" and storage.is_shared():  # on a GPU, always true
+                return "a weight is in memory shared with other processes"
         return None
 
 
 PARAMETERS = "weight", "bias"
-#: Where packing makes compiled code faster. On the CPU it doesn't, and `share_memory_()` would move
-#: a storage away from under what `alone` has made of it.
+#: Devices where packing makes compiled code faster. On the CPU it doesn't, and `share_memory_()`
+#: would move a storage whose parts `alone` has handed out.
 DEVICES = {"cuda", "meta"}
 
 
 def pack_again(layer: nn.Module, copying: bool = False) -> None:
-    """Pack the weight of a layer with those of its siblings, if it has any."""
+    """Pack the weight of a layer with those of its siblings again, if it has any."""
     siblings, place = getattr(layer, "_tritemm_siblings", (None, 0))
     if siblings is not None:
         siblings.layers.setdefault(place, layer)
@@ -186,21 +186,21 @@ def pack_again(layer: nn.Module, copying: bool = False) -> None:
 
 
 def unpack_the_rest(layer: nn.Module) -> None:
-    """Unpack the weights of a layer and its siblings if one is gone, or its weight is elsewhere."""
+    """Unpack a layer's weight and its siblings if one no longer exists or has moved away."""
     siblings, _ = getattr(layer, "_tritemm_siblings", (None, 0))
     if siblings is not None and not siblings.parameters():
         siblings.unpack()
 
 
 def _together(parameters: Sequence[nn.Parameter]) -> bool:
-    """Whether there is nothing to pack."""
+    """Whether they are packed already."""
     if parameters[0].is_meta or any(one.numel() == 0 for one in parameters):
         return True
     return packed(*parameters) is not None
 
 
 def _unlike(parameters: Sequence[nn.Parameter]) -> str | None:
-    """Why one storage would not do for them, or None."""
+    """Why these parameters can't share one storage, or None."""
     if any(type(one) is not nn.Parameter for one in parameters):
         return f"its weights are {_listed(type(one).__name__ for one in parameters)}"
     if len(set(map(id, parameters))) < len(parameters):
@@ -209,12 +209,12 @@ def _unlike(parameters: Sequence[nn.Parameter]) -> str | None:
         if len({of_one(one) for one in parameters}) > 1:
             return f"its weights' {words} are {_listed(str(of_one(one)) for one in parameters)}"
     if parameters[0].device.type not in DEVICES:
-        return f"its weights are on the {parameters[0].device.type}, where that gains nothing"
+        return f"its weights are on the {parameters[0].device.type}, where packing gains nothing"
     if parameters[0].dim() == 0:
-        return "its biases are numbers"
+        return "its biases are scalars"
     *starts, _ = itertools.accumulate((one.nbytes for one in parameters), initial=0)
     if any(start % 16 for start in starts):
-        return f"a weight would begin at byte {max(starts)}, at no multiple of 16"
+        return f"a weight would begin at byte {max(starts)}, not a multiple of 16"
     if any(one.is_inference() for one in parameters):
         return "a weight was made in inference mode"
     if not all(one.is_contiguous() for one in parameters):
@@ -222,7 +222,7 @@ def _unlike(parameters: Sequence[nn.Parameter]) -> str | None:
     return None
 
 
-#: In what they must be alike.
+#: In what these parameters must agree.
 _ALIKE = {
     "shapes": lambda one: tuple(one.shape[1:]) if one.dim() else "a number",
     "types": lambda one: one.dtype,
@@ -236,9 +236,9 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def _pack(parameters: Sequence[nn.Parameter]) -> None:
-    """Give them one storage. For the time of the copy, all are there twice.
+    """Move the parameters into one storage. During the copy, all exist twice.
 
-    It is one that torch won't resize: `untyped_storage().resize_(0)` of one would free the others.
+    torch can't resize that storage: `untyped_storage().resize_(0)` on one would free the others.
     """
     with _ordinary():
         together = torch.from_dlpack(torch.cat([one.detach() for one in parameters]))
@@ -248,5 +248,5 @@ def _pack(parameters: Sequence[nn.Parameter]) -> None:
 
 
 def _ordinary():
-    """Where tensors are made that autograd can record, whatever mode the caller is in."""
+    """Creates tensors that autograd can record, whatever mode the caller is in."""
     return torch.inference_mode(False)

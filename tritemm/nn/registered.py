@@ -1,7 +1,7 @@
-"""Experts of transformers' models by `tritemm.moe`: a function that a model's config names.
+"""transformers' experts on `tritemm.moe`: a function that a model's config names.
 
-`register_experts` adds it, and `convert` names it. Modules stay what they are, and get attributes:
-`_tritemm_options`, and `_tritemm_before`, what their config named, unless that was tritemm.
+`register_experts` adds it, and `convert` names it in the config. Modules keep their classes and get
+attributes: `_tritemm_options`, and `_tritemm_before`, what their config named unless "tritemm".
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from ..runtime.torch_private import global_hooks
 from . import float8, layers
 from .converted import Options, by_torch, why_torch
 
-#: What transformers knows the function by.
+#: The name by which transformers knows the function.
 NAME = NAMESPACE
 #: Where a module keeps the hooks that its call runs.
 _HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
-#: By the ids of configs, what they named before `convert`; of copies, their modules know it.
+#: id of a config -> what it named before `convert`; copied modules keep this themselves.
 _BEFORE: dict[int, tuple[weakref.ref, Any]] = {}
-#: Where transformers has the forward that a class of experts gets, and which asks the config.
+#: Where transformers keeps the forward that it gives to classes of experts, which reads the config.
 _HOME = "transformers.integrations.moe"
-#: What transformers puts on a module whose experts run by a function of that kind.
+#: The attribute that transformers sets on a module whose experts run such a function.
 _KNOWN = {"config", "has_gate", "has_bias", "is_transposed"}
 
 
 class ExpertOptions(Options):
-    """Those of experts; in another process, transformers knows the function once they are there."""
+    """Options of experts; unpickling them in another process registers the function there."""
 
     def __reduce__(self):
         return _unpickled, tuple(self)
@@ -48,13 +48,13 @@ def _unpickled(*fields) -> ExpertOptions:
 
 @functools.cache
 def register_experts() -> None:
-    """Have transformers know `tritemm.moe` as the experts implementation "tritemm".
+    """Register `tritemm.moe` with transformers as the experts implementation "tritemm".
 
     Then `model.set_experts_implementation("tritemm")` works, and so does `from_pretrained(...,
-    experts_implementation="tritemm")`. `tritemm.convert` does it for models that have experts;
-    importing tritemm doesn't. What `tritemm.moe` can't do, such as a norm after each expert, is
-    done by what `convert` found named, or by the experts' own forward, and counted in
-    `Report.fell_back`.
+    Then `model.set_experts_implementation("tritemm")` works, and so does `from_pretrained(...,
+    experts_implementation="tritemm")`. `tritemm.convert` calls this for models that have experts;
+    importing tritemm doesn't. What `tritemm.moe` doesn't support, such as a norm after each expert,
+    runs the implementation named before `convert`, or the experts' own forward, and is counted in
 
     Raises:
         ImportError: transformers is missing, or older than 5.17.
@@ -68,7 +68,7 @@ def register_experts() -> None:
     fused = {kind: (name, kind.forward) for kind, name in kinds}
 
     def gate_of(self):
-        """The gate's activation, by name unless somebody has changed what it does."""
+        """The gate's activation: its name, unless somebody has changed what it does."""
         gate = self._apply_gate
         act: Any = getattr(self, "act_fn", None)
         name, forward = fused.get(type(act), (None, None))
@@ -112,19 +112,19 @@ def register_experts() -> None:
 
 
 def _own_forward(kind: type[nn.Module]) -> Any:
-    """That of a class of experts, which transformers has wrapped."""
+    """The original forward of a class of experts, which transformers has wrapped."""
     forwards = (vars(each).get("forward") for each in kind.__mro__)
     return next(filter(None, (getattr(each, "__wrapped__", None) for each in forwards)))
 
 
 def are_experts(module: nn.Module) -> bool:
-    """Whether they are those of a model that transformers runs by a function."""
+    """Whether a module holds experts that transformers runs through a function."""
     own = vars(module)
     return own.keys() >= _KNOWN and hasattr(own["config"], "_experts_implementation")
 
 
 def weight_of(module: nn.Module) -> Any:
-    """The first weight of experts; None of other modules, and where it isn't a parameter."""
+    """The first weight of experts; None for other modules, and if it isn't a parameter."""
     if not are_experts(module):
         return None
     own = vars(module)
@@ -134,7 +134,7 @@ def weight_of(module: nn.Module) -> Any:
 def convert(
     modules: Iterable[tuple[str, nn.Module]], given: dict, skipped: Collection[nn.Module]
 ) -> Iterator[tuple[str, nn.Module, tuple[str | None, str | None]]]:
-    """To the experts among the modules, all or none of those of one config; yields their notes."""
+    """Convert experts among the modules, all or none with the same config; yield their notes."""
     experts: list[tuple[str, Any]] = [each for each in modules if are_experts(each[1])]
     named = {id(each.config): each.config._experts_implementation for _, each in experts}
     before: dict[int, Any] = {}
@@ -150,7 +150,7 @@ def convert(
             yield name, module, (None, reasons[config])
             continue
         register_experts()
-        module.config._experts_implementation = {"": NAME}  # not those of the configs inside of it
+        module.config._experts_implementation = {"": NAME}  # not nested configs
         old = own.get("_tritemm_options", ExpertOptions())
         own["_tritemm_options"] = old._replace(**given)
         said = [f"{key}={value}" for key, value in given.items() if getattr(old, key) != value]
@@ -163,7 +163,7 @@ def convert(
 
 
 def restore(module: nn.Module) -> str | None:
-    """What became of experts that run by tritemm since `convert`; None of other modules."""
+    """What became of experts that ran tritemm since `convert`; None for other modules."""
     if not are_experts(module):
         return None
     own, config, before = vars(module), vars(module)["config"], _before(module)
@@ -179,7 +179,7 @@ def restore(module: nn.Module) -> str | None:
 
 
 def _before(module: nn.Module) -> Any:
-    """What the config of experts named before `convert`; "tritemm" if nobody knows."""
+    """What the experts' config named before `convert`; "tritemm" if unknown."""
     own, config = vars(module), vars(module)["config"]
     if config._experts_implementation != NAME:
         return config._experts_implementation
@@ -190,9 +190,9 @@ def _before(module: nn.Module) -> Any:
 def _why_not(module: nn.Module, skipped: Collection[nn.Module], in_fp8: bool) -> str | None:
     """Why experts, and those that share their config, can't be converted; or None."""
     if module in skipped:
-        return "named in skip, or of one config with experts that are"
+        return "named in skip, or sharing a config with experts that are"
     if (weight := weight_of(module)) is None:
-        return "their weights are no parameters of their own"
+        return "their weights are not parameters of the module"
     if "forward" in vars(module):
         return "their forward was replaced in the instance"
     kind = type(module)

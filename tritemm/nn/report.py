@@ -12,7 +12,7 @@ from .converted import fell_back
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One module: its name in the model, its class, its weight's shape, and what is to be said."""
+    """One module: its name in the model, its class, its weight's shape, and what to say of it."""
 
     name: str
     kind: str
@@ -22,12 +22,12 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """`changed` says what each module became, `left` why each of the others was left as it is.
+    """`changed` says what each module became; `left`, why each other module was left unchanged.
 
-    `compiled` says which layers of a Sequential end with the activation that follows, in code that
-    torch.compile makes; the Sequential itself stays as it is.
+    `compiled` says which layers of a Sequential get the activation that follows as an epilogue in
+    code from torch.compile; the Sequential itself doesn't change.
 
-    Printed, modules that differ by numbers in their names alone share a line: layers.*.mlp.
+    In print, modules whose names differ only in numbers share a line: layers.*.mlp.
     """
 
     changed: tuple[Entry, ...] = ()
@@ -39,7 +39,7 @@ class Report:
     def fell_back(self) -> dict[str, int]:
         """Why torch's own function ran in converted layers -> calls, since `convert` returned.
 
-        It counts the layers of all models; what compiled code does is not counted.
+        Counts the layers of all models; compiled code isn't counted.
         """
         return dict(fell_back - self._before)
 
@@ -55,7 +55,7 @@ class Report:
 
 
 def _rows(word: str, entries: Iterable[Entry]) -> Iterator[tuple[str, ...]]:
-    """One for all entries that print alike, with how many there are."""
+    """One row for all entries that print alike, with their number."""
     counts: dict[tuple[str, ...], int] = {}
     for entry in entries:
         shape = "" if entry.shape is None else str(list(entry.shape))

@@ -1,1 +1,1 @@
-"""The operators of a product, to torch: schemas, derivatives, transforms, sharded tensors."""
+"""The operators that torch sees: schemas, derivatives, transforms, sharded tensors."""

@@ -1,8 +1,8 @@
 """The operator that moves tokens to the rows of their experts, and combines these again.
 
-`tritemm::combine` finds the rows, the tokens or the weights of the other two: see
-`kernels.combine`. It is linear in each, and its gradients are what it finds itself. What is the row
-of a token for an expert, `tritemm::route` says.
+`tritemm::combine` computes the rows, the tokens or the weights from the other two: see
+`kernels.combine`. It is linear in each, and its gradients are its own results for the others.
+`tritemm::route` computes the row of a token for an expert.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ COMBINE = define(
     "combine(str find, Tensor? rows, Tensor? tokens, Tensor? weights, Tensor places, Tensor offs, "
     "ScalarType dtype) -> Tensor"
 )
-#: What there is to find; of a call, the one that is found is None.
+#: What `find` may be; that argument of the call is None.
 FACTORS = ("rows", "tokens", "weights")
-#: Where each of the choices `index` stands once they are sorted, and where each expert's end.
+#: The place of each of the choices `index` once they are sorted, and the end of each expert's.
 ROUTE = define("route(Tensor index, int experts) -> (Tensor, Tensor)")
 
 
 def combined(find, rows, tokens, weights, places, offs, dtype) -> torch.Tensor:
-    """The result of `COMBINE`, past torch's dispatcher where nobody watches."""
+    """The result of `COMBINE`, without torch's dispatcher if nobody watches."""
     arguments = find, rows, tokens, weights, places, offs, dtype
     first = tokens if rows is None else rows
     if fast_path.unwatched(first, places, (tokens, weights, offs)):
@@ -66,7 +66,7 @@ def _rule(keys, forward_mode, *args):
 
 
 class _Product(Derivatives):
-    """The derivatives of what is linear in each of its two factors."""
+    """The derivatives of an operator that is linear in each of its two factors."""
 
     @staticmethod
     def forward(ctx, find, rows, tokens, weights, places, offs, dtype, keys, forward_mode):

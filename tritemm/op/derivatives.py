@@ -1,8 +1,8 @@
 """Derivatives of the operator, forwards and backwards, to any order: by the operator.
 
-Where one is recorded the activation is torch's own, on a stored argument, which its derivative
-needs anyway; the rest is linear, and its gradients are products. `repeated` is the way to a product
-of a kind that was made before past torch's dispatcher, and records the same.
+If one is recorded, torch computes the activation, from a stored argument, which its derivative
+needs anyway; the rest is linear, and its gradients are products. `repeated` runs a product of a
+known kind without torch's dispatcher, and records the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMES = "first", "second"
 
 
 def rule(keys, forward_mode, a, b, *args):
-    """The operator's rule, as of `implement_whole`."""
+    """The operator's rule; see `implement_whole`."""
     then, options = parted(args)
     tensors = a, b, then.bias, then.residual
     if then.activation:
@@ -103,7 +103,7 @@ class _Linear(Derivatives):
 
 
 class _Recorded(_Linear):
-    """The same of a product that the fast path makes, which makes its gradients too."""
+    """The same for a product on the fast path, which computes its gradients too."""
 
     @staticmethod
     def forward(ctx, a, b, bias, residual, call):  # type: ignore[override]
@@ -121,12 +121,12 @@ class _Recorded(_Linear):
         return first, second, None, None, None
 
 
-#: What `_saved` returns of a product and no more.
+#: What `_saved` returns for a product without epilogue.
 _PLAIN = 1.0, 1.0, None, None
 
 
 def _saved(ctx, a, b, bias, residual, then: EpilogueInputs) -> tuple:
-    """Save the operands that the gradients need. Factors, and shapes and types of what is added."""
+    """Save the operands that the gradients need; of added tensors, only shapes and types."""
     needs = ctx.needs_input_grad
     ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None)
     if bias is residual is None:
@@ -145,10 +145,10 @@ def _summed(grad, shape, dtype):
 def repeated(
     a, b, out, options: tuple, then: EpilogueInputs = NOTHING, bias=None, residual=None
 ) -> torch.Tensor | None:
-    """The result of a call of a kind that was made before; None if it can't be made this way.
+    """The result of a call of a known kind; None if it can't be computed this way.
 
-    `bias` and `residual` are those of `then` as they were given. Whether anything but the result
-    and its gradients is asked for is the caller's to find out: `fast_path.usual`.
+    `bias` and `residual` are those of `then` as the caller passed them. The caller makes sure that
+    only the result and its gradients are needed: `fast_path.usual`.
     """
     recorded = a.requires_grad or b.requires_grad
     if then is not NOTHING:
@@ -164,7 +164,7 @@ def repeated(
         except (AttributeError, TypeError, RuntimeError):  # nested tensors have no shape
             return None
         if kind is None or not (addresses[0] and addresses[1]):
-            return None  # at address 0 is what only stands for memory, as unwritten zeros do
+            return None  # address 0 means no memory, as for unwritten zeros
         if then is not NOTHING and (0 in addresses[3:] or (out is not None and then.met_by(out))):
             return None
         if recorded and kind.launches is not None:
@@ -175,7 +175,7 @@ def repeated(
 
 
 def _apart(a, b, options, then, bias, residual) -> torch.Tensor | None:
-    """The activation by torch, after what comes before it if that is `repeated`."""
+    """The activation by torch; if `repeated`, applied to what precedes it."""
     if residual is not None and (residual.dtype is not a.dtype or residual.device != a.device):
         return None
     linear = repeated(a, b, None, options, then.before(), bias)
@@ -198,8 +198,8 @@ def _product(a, b, options: tuple, alpha: float = 1.0) -> torch.Tensor:
 def _gradients(grad, a, b, operands, needs, options):
     """Gradients of both operands, as `needs` says, each laid out as its operand is.
 
-    `operands`: shape, strides and type of both, in the product. `a` is None where only its own
-    gradient is asked for, and so is `b`.
+    `operands`: shape, strides and type of both, in the product. `a` is None if only its own
+    gradient is needed, and so is `b`.
     """
     return (
         _gradient(0, grad, b, operands, options) if needs[0] else None,
@@ -208,16 +208,16 @@ def _gradients(grad, a, b, operands, needs, options):
 
 
 def _gradient(index, grad, other, operands, options):
-    """The gradient of operand `index`, of fp16 perhaps in fp32; `other` is the other operand."""
+    """The gradient of operand `index`, in fp32 perhaps for fp16; `other` is the other operand."""
     (shape, stride, _), (other_shape, _, dtype) = operands[index], operands[1 - index]
     if other.dtype != dtype or other.shape != other_shape:
         mine, others = _NAMES[index], _NAMES[1 - index]
         raise RuntimeError(
-            f"the gradient of a product's {mine} operand needs the {others} as it was then, "
-            f"{list(other_shape)} of {dtype}; by now it is {list(other.shape)} of {other.dtype}. "
+            f"the gradient of a product's {mine} operand needs the {others} as it was, "
+            f"{list(other_shape)} of {dtype}; it is now {list(other.shape)} of {other.dtype}. "
             "It was changed through .data, Module.to or a saved-tensor hook"
         )
-    narrow = dtype == torch.float16 != grad.dtype  # which `grad` need not fit into
+    narrow = dtype == torch.float16 != grad.dtype  # `grad` may exceed its range
     power = None
     if narrow:
         options = (*options[:2], torch.float32)
@@ -234,10 +234,10 @@ def _gradient(index, grad, other, operands, options):
 
 
 def _power_in_range(index, grad, shape):
-    """By how many powers of two `grad` is to be divided, so that fp16 holds its terms.
+    """The powers of two by which `grad` must be divided so that fp16 holds its terms.
 
-    One for each row of the first operand's gradient, which has `shape`, or column of the second's:
-    other rows, columns and products of the batch don't count.
+    One for each row of the first operand's gradient, which has `shape`, or column of the second's;
+    other rows, columns and products of the batch have no effect.
     """
     first = grad.dim() - len(shape)
     summed_too = [i for i in range(grad.dim() - 2) if i < first or known(shape[i - first] == 1)]
@@ -246,7 +246,7 @@ def _power_in_range(index, grad, shape):
 
 
 def _factors(index, grad, other, shape, stride):
-    """The two factors of the gradient of operand `index`, and whether theirs is its transpose."""
+    """The two factors of the gradient of operand `index`, and whether it is transposed."""
     if index == 0:
         x, y = grad, other.mT
     else:
@@ -262,7 +262,7 @@ def _factors(index, grad, other, shape, stride):
 def _product_summed(x, y, shape, options, dtype):
     """x @ y summed to `shape`, over the batch dimensions that an operand was broadcast along.
 
-    The terms of a sum stay in fp32 until it is done.
+    The terms of a sum stay in fp32 until the end.
     """
     if len(shape) == 2 == x.dim() == y.dim() or fits(result_shape(x, y), shape, known):
         return _product(x, y, (*options, dtype))
@@ -272,8 +272,8 @@ def _product_summed(x, y, shape, options, dtype):
 
 
 def _short_gradients(kind, grad, a, b, needs):
-    """`_gradients` of a product of a `kind`; from the second time on without views of anything."""
-    # In the place of an operand that is not there, which only the other one's gradient needs.
+    """`_gradients` for a product of a `kind`; from the second time on without creating views."""
+    # Replaces a missing operand, which only the other one's gradient would need.
     x, y = grad if a is None else a, grad if b is None else b
     long = is_dynamo_compiling() or torch.is_grad_enabled() or not fast_path.AVAILABLE
     if long or not fast_path.plain(grad) or not fast_path.usual(x, y, None):
@@ -294,7 +294,7 @@ def _short_gradients(kind, grad, a, b, needs):
     others = _gradients(grad, a, b, kind.operands, rest, kind.for_gradients)
     found = [x if y is None else y for x, y in zip(found, others, strict=True)]
     if rest is needs:
-        # From now on, one launch makes what lies in its memory as it is and needs no sum.
+        # From now on, one launch makes each gradient whose memory needs no copy and no sum.
         steps = [_step(kind, 0, grad, b, found[0]), _step(kind, 1, grad, a, found[1])]
         if any(steps):  # else Triton may have been launching itself, for once
             rest = [needs[i] and not step for i, step in enumerate(steps)]
@@ -302,14 +302,14 @@ def _short_gradients(kind, grad, a, b, needs):
     return found
 
 
-#: Of gradients of a kind that was not made yet.
+#: For gradients of a kind that was not computed yet.
 _UNKNOWN = None, None
 
 
 def _step(kind, index, grad, other, result):
-    """What makes the gradient of operand `index`, which was `result`, or None.
+    """What computes the gradient of operand `index`, which was `result`, or None.
 
-    Of the addresses of a, b and `grad`, in this order.
+    It takes the addresses of a, b and `grad`, in this order.
     """
     if result is None or grad.dtype is not other.dtype:
         return None

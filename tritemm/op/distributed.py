@@ -1,9 +1,9 @@
 """Sharding rules: how tritemm's operators split over the devices of a mesh, for torch's DTensor.
 
-DTensor runs an operator on what each device holds, and asks rules for which placements of the
-operands that is right, and how the result is then placed. Without rules it refuses an operator.
-To import DTensor takes longer than to import tritemm, so nothing here does it before somebody else
-has: `on_demand` looks, at each call that the fast path doesn't make.
+DTensor runs an operator on what each device holds, and asks rules for the placements of operands
+for which that is correct, and for the result's placement. Without rules it refuses an operator.
+Importing DTensor takes longer than importing tritemm, so nothing here does it before another module
+has: `on_demand` checks that at each call that doesn't take the fast path.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def on_demand() -> None:
 
 
 def register() -> None:
-    """Let `tritemm::gemm` and `gemm_out` take DTensors, from now on.
+    """Let `tritemm::gemm` and `gemm_out` take DTensors from here on.
 
-    Calls of `tritemm`'s functions do this by themselves. Only who calls `torch.ops.tritemm`
-    directly, and has called none of them, has to. More than one call does no harm.
+    `tritemm`'s functions call this themselves. Only code that calls `torch.ops.tritemm` directly,
+    and none of these functions, must call it. Calling it twice does no harm.
 
     The rules, for one dimension of the mesh; those of several combine freely:
 
@@ -49,9 +49,9 @@ def register() -> None:
     a batch         Shard(i)           Shard(i)           Shard(i)
     ==============  =================  =================  =====================
 
-    The bias and the residual of `gemm` are sharded as the result is, along the dimensions that
-    they have. Its sum is split only without activation; they are then Partial() too. Of the
-    operands of swiglu and geglu, columns are not split. Operands placed in another way are
+    The bias and the residual of `gemm` are sharded like the result, along the dimensions that they
+    have. Its sum is split only without activation; bias and residual are then Partial() too. The
+    columns of the operands of swiglu and geglu are not split. Operands with other placements are
     redistributed to the rule that moves least, as for torch's own operators.
 
     Raises:
@@ -69,8 +69,8 @@ def register() -> None:
         if _registered:
             return
         register_sharding(GEMM)(_gemm)
-        # DTensor keeps what followed from placements and shapes, and from those other arguments
-        # that it is told of. By itself it finds the types; these rules depend on the activation.
+        # DTensor caches what follows from placements, shapes, and those other arguments that it
+        # is told about. By itself it finds the types; these rules depend on the activation too.
         names = [argument.name for argument in GEMM._schema.arguments]
         told = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
         told[GEMM] = RuntimeSchemaInfo(names.index("activation"))
@@ -81,7 +81,7 @@ def register() -> None:
 def flat(x, y) -> tuple[torch.Tensor, torch.Tensor] | None:
     """`x` and `y`, [..., M, any], as [rows, any], with the rows of both in the same order.
 
-    None where no order keeps what each device has in one piece: DTensor flattens nothing else.
+    None if no order keeps each device's part contiguous: DTensor flattens nothing else.
     """
     shards = {
         (placement.dim, i)
@@ -96,34 +96,34 @@ def flat(x, y) -> tuple[torch.Tensor, torch.Tensor] | None:
         if x.shape[dim] % math.prod(x.device_mesh.size(i) for _, i in shards):
             return None
         x, y = x.movedim(dim, 0), y.movedim(dim, 0)
-    # Not `flatten`, which gradients that come in batches, `is_grads_batched`, can't be asked for.
+    # Not `flatten`, which batched gradients (`is_grads_batched`) don't support.
     rows = math.prod(x.shape[:-1])
     return x.reshape(rows, x.shape[-1]), y.reshape(rows, y.shape[-1])
 
 
 def _into(mode, function, types, args, kwargs) -> None:
-    """`out` keeps its placements, whatever those of the operator's result are."""
+    """`out` keeps its placements, whatever the result's are."""
     out = kwargs["out"]
     out.copy_(GEMM(*args, out.dtype))
 
 
 def _gemm(a, b, *args) -> list[tuple[list, list]]:
-    """Placements of the result, and of all arguments; None of those that have none."""
+    """Placements of the result, and of all arguments; None for those without."""
     then, _ = parted(args)
     rank = max(a.ndim, b.ndim)
     shardings = []
     terms: tuple[Any, ...] = then.bias, then.residual
     rest = [None] * (len(args) - len(terms))
     types = [term.tensor_meta.dtype for term in terms if term is not None]
-    # Neither is the activation of a sum the sum of theirs, nor has DTensor parts of an integer.
+    # An activation doesn't distribute over a sum, and DTensor can't split integers.
     whole = bool(then.activation) or not all(dtype.is_floating_point for dtype in types)
     for result, *operands in _products(a, b):
         if then.symmetric and any(result.is_shard(dim) for dim in (rank - 2, rank - 1)):
-            continue  # a device would mirror what it has not
+            continue  # a device would mirror what it doesn't have
         if whole and result.is_partial():
             continue
         if then.activation in GATED and result.is_shard(rank - 1):
-            continue  # a device would have gates without the columns that they go with
+            continue  # a device would have gates without their columns
         added = [_like(result, term, rank) for term in terms]
         shardings.append(([result], [*operands, *added, *rest]))
     return shardings
@@ -147,7 +147,7 @@ def _products(a, b) -> Iterator[tuple]:
 def _like(result, term, rank: int):
     """Placement of `term`, which broadcasts to a result of `rank` dimensions placed as `result`.
 
-    None without a term. What a term lacks of a sharded dimension, each device needs whole.
+    None without a term. What a term lacks of a sharded dimension, each device needs in full.
     """
     from torch.distributed.tensor import Replicate, Shard
 

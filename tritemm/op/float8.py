@@ -1,9 +1,9 @@
 """The operator of linear layers in 8 bits, `tritemm::linear_8bit`: x @ weight.T + bias.
 
-x and the weight come with themselves quantised, so that compiled code quantises once what several
-layers are given. Backward keeps x.T in 8 bits, or x if that wasn't made, and the weight as it is,
-for it may be sharded. Where `offs` cuts rows into groups, each has a weight and a bias of its own,
-and blocks have scales.
+It takes x and the weight together with their quantised forms, so that compiled code quantises an
+input of several layers only once. Backward keeps x.T in 8 bits, or x if that doesn't exist, and the
+weight itself, because it may be sharded. If `offs` cuts rows into groups, each has its own weight
+and bias, and scales are of blocks.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def as_rows(x) -> torch.Tensor:
 
 
 def _product(a, a_scale, b, b_scale, offs, dtype, kernel, bias=None) -> torch.Tensor:
-    """(a * a_scale) @ (b * b_scale).T + bias; each 128 terms of fp8 are added in fp32."""
+    """(a * a_scale) @ (b * b_scale).T + bias; every 128 terms of fp8 are added in fp32."""
     how = a.dtype != torch.int8, bias, None, "", 1.0, 1.0, kernel, dtype
     return scaled(a, b.mT, a_scale, b_scale, offs, True, *how)
 
 
 def _linear(x, weight, bias, a, a_scale, at, at_scale, b, b_scale, offs, recipe, dtype, kernel):
     y = _product(a, a_scale, b, b_scale, offs, x.dtype, kernel, bias)
-    return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], b.shape[-2]])  # no view, to autograd
+    return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], b.shape[-2]])  # no view for autograd
 
 
 def _fake(x, weight, *args) -> torch.Tensor:
@@ -57,7 +57,7 @@ def _fake(x, weight, *args) -> torch.Tensor:
 
 
 class _Linear(Derivatives):
-    """As if nothing were rounded. Each gradient is a product in 8 bits, of what they are then."""
+    """Ignores the rounding. Each gradient is an 8-bit product of the operands as they are then."""
 
     @staticmethod
     def forward(ctx, keys, *args):
@@ -79,12 +79,12 @@ def _gradients(ctx, grad, weight, scale, at, at_scale, offs):
     recipe, dtype, kernel, of_weight, of_bias = ctx.how
     (lines, blocks, _), needs, turned = RECIPES[recipe], ctx.needs_input_grad, []
     rows, found = as_rows(grad), dict.fromkeys(range(len(needs)))
-    if needs[1] and of_weight == torch.int8:  # whose scales are along what is summed over here
+    if needs[1] and of_weight == torch.int8:  # its scales run along the dimension summed here
         found[1] = grad @ (weight * scale).to(grad.dtype)
     elif needs[1]:
         how = (lines, None, offs) if needs[2] else ()
         g, g_scale, *turned = quantized(rows, dtype, lines, *how)
-        w, w_scale = weight.mT, scale.mT  # of blocks of fp8
+        w, w_scale = weight.mT, scale.mT  # fp8 in blocks
         if of_weight not in FP8:
             w, w_scale = quantized(w, E4M3, blocks)
         product = _product(g, g_scale, w, w_scale, offs, grad.dtype, kernel)
@@ -102,7 +102,7 @@ def _gradients(ctx, grad, weight, scale, at, at_scale, offs):
 
 
 def _transpose(rows, dtype, scaling, offs) -> list[torch.Tensor]:
-    """`rows` transposed and quantised; of groups, in blocks, and where these end."""
+    """`rows` transposed and quantised; with groups, in blocks, and where these end."""
     if offs is None:
         return quantized(rows.mT, dtype, scaling)
     return quantized(rows, dtype, "block", scaling, None, offs)[2:]

@@ -1,4 +1,4 @@
-"""The operator of an activation of pairs, where it comes after a product that is differentiated."""
+"""The operator of a gated activation after a product that needs a gradient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..problem import GATED, activated
 from ..runtime.operators import define, implement_whole
 from ..runtime.torch_private import Derivatives, onwards
 
-#: With `grad`, that of the result, it is the gradient with respect to `x`.
+#: With `grad`, the result's gradient, it returns the gradient with respect to `x`.
 GATE = define("gate(Tensor x, str activation, Tensor? grad=None) -> Tensor")
 
 
@@ -40,7 +40,7 @@ def _gradient(x, activation, grad) -> torch.Tensor:
 
 
 def _rule(keys, forward_mode, x, activation, grad=None):
-    """Records one gradient, and leaves all others to torch's operators."""
+    """Records one gradient, and leaves higher ones to torch's operators."""
     if grad is not None:
         return _gradient(x, activation, grad)
     return activated(x, activation) if forward_mode else _Gate.record(x, activation, keys)

@@ -1,9 +1,9 @@
 """The one operator boundary: what torch's dispatcher, vmap, compilers and counters see.
 
-`tritemm::gemm` is activation(alpha * a @ b + bias) + beta * residual of matrices with broadcast
-batch dimensions, operands of at least two dimensions. A plain product is one of which `NOTHING`
-follows. It carries its own derivatives, `derivatives.py`, however it is reached. Checks that need
-no data stand in `api`; it trusts its arguments.
+`tritemm::gemm` is activation(alpha * a @ b + bias) + beta * residual for matrices with broadcast
+batch dimensions, operands of at least two dimensions. A plain product has `NOTHING` as its
+epilogue. It carries its own derivatives, `derivatives.py`, however it is called. Checks that need
+no data are in `api`; it trusts its arguments.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .schema import GEMM, GEMM_OUT, parted
 
 
 def gemm(a, b, then: EpilogueInputs, options: tuple, out=None) -> torch.Tensor:
-    """Differentiable product of `a` [..., M, K] and `b` [..., K, N] and what follows it.
+    """Differentiable product of `a` [..., M, K] and `b` [..., K, N] with its epilogue.
 
-    It is written to `out` of its shape and type, if that is given. `options`: kernel, precision,
+    It is written to `out`, of its shape and type, if given. `options`: kernel, precision,
     accumulator and result type, as the operator takes them.
     """
     if fast_path.unwatched(a, b, then.tensors, out):
@@ -51,9 +51,9 @@ def _fake(a, b, *args):
 
 
 def _gemm_into(a, b, *rest, out):
-    """What code compiled by Inductor calls in place of `gemm`, into memory that it has planned."""
+    """What code compiled by Inductor calls instead of `gemm`, to write to memory it has planned."""
     given, options = rest[:-3], (*rest[-3:], out.dtype)
-    # With tensors it is longer, and they compare with nothing.
+    # With tensors it is longer, and they can't be compared.
     plain = len(given) == len(_PLAIN) and given == _PLAIN
     then = NOTHING if plain else _given(a, b, *given)
     if profiling() or not fast_path.AVAILABLE:
@@ -64,17 +64,17 @@ def _gemm_into(a, b, *rest, out):
         product(a, b, out, options, then)
 
 
-#: What Inductor's code gives `_gemm_into` of `NOTHING`.
+#: What Inductor's code passes to `_gemm_into` for `NOTHING`.
 _PLAIN = (False, False, *NOTHING[2:])
 
 
 def _given(a, b, *args) -> EpilogueInputs:
-    """What follows, of the tensors that are there, whether each is, and the rest."""
+    """The epilogue from the tensors that exist, whether each does, and the other arguments."""
     count = len(args) - len(NOTHING)
     if not 0 <= count <= 2:
         raise RuntimeError(
-            "this code was compiled with another version of tritemm, whose operator had other "
-            "arguments, and kept by torch. Delete torch's compile caches (TORCHINDUCTOR_CACHE_DIR)"
+            "this code was compiled with another version of tritemm, whose operator took other "
+            "arguments, and cached. Delete torch's compile caches (TORCHINDUCTOR_CACHE_DIR)"
         )
     tensors, (biased, added, *more) = args[:count], args[count:]
     bias, residual = tensors[0] if biased else None, tensors[-1] if added else None
@@ -82,9 +82,9 @@ def _given(a, b, *args) -> EpilogueInputs:
 
 
 def _vmap(info, in_dims, a, b, *args):
-    """A vmapped dimension is one more batch dimension, in front.
+    """A vmapped dimension becomes one more batch dimension, in front.
 
-    What follows the product is torch's to do: a bias may differ between products of a batch.
+    torch computes the epilogue: a bias may differ between products of a batch.
     """
     then, options = parted(args)
     tensors = a, b, then.bias, then.residual if then.beta else None
@@ -117,5 +117,5 @@ called_by_inductor("gemm_into", _gemm_into)
 
 @register_flop_formula([GEMM.overloadpacket, GEMM_OUT.overloadpacket])
 def _flops(a_shape, b_shape, *args, out_shape=None, out=None) -> int:
-    """Multiplications and additions, of the shapes of a, b and the result."""
+    """Multiplications and additions, from the shapes of a, b and the result."""
     return 2 * a_shape[-1] * math.prod((*(out or out_shape)[:-1], b_shape[-1]))

@@ -1,7 +1,7 @@
 """The operator of grouped products: what torch's dispatcher, compilers and counters see.
 
 `tritemm::grouped_mm` is activation(alpha * a @ b + bias), group by group. The gradients of each of
-its forms are products of the others, so that it is differentiable to any order by itself.
+its forms are products of the other forms, so it is differentiable to any order by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUPED_OUT = define(f"grouped_mm_out({_ARGUMENTS}, *, Tensor(a!) out) -> ()")
 
 
 def grouped(a, b, offs, *args, out=None) -> torch.Tensor:
-    """The operator's result, past torch's dispatcher where nobody watches; it is `out` if given.
+    """The operator's result, without torch's dispatcher if nobody watches; it is `out` if given.
 
     Without `out`, the last of the `args` is the result's type.
     """
@@ -96,7 +96,7 @@ class _Linear(Derivatives):
             for x, y in ((a_tangent, b), (a, b_tangent)):
                 if x is not None and y is not None:
                     terms.append(GROUPED(x, y, offs, None, "", ctx.alpha, *ctx.options))
-            if bias_tangent is not None:  # of each group, to all of its rows: nothing multiplies
+            if bias_tangent is not None:  # one per group, for all of its rows: no product
                 like = a.new_zeros(a.shape[0], 1), b.new_zeros(*b.shape[:-2], 1, b.shape[-1])
                 terms.append(GROUPED(*like, offs, bias_tangent, "", 1.0, *ctx.options))
             return sum(terms[1:], terms[0])
@@ -111,7 +111,7 @@ def of_each_group(rows, offs, kernel: str) -> torch.Tensor:
 
 def _gradient(x, y, offs, ctx, options) -> torch.Tensor:
     """alpha * x @ y, one of which is the gradient of the result, in the operands' type."""
-    if x.dtype != y.dtype:  # a wider result's, which fp16 need not hold
+    if x.dtype != y.dtype:  # a wider result's may exceed fp16
         to = torch.float32 if ctx.dtype == torch.float16 else ctx.dtype
         x, y, options = x.to(to), y.to(to), (*options[:2], None)
     return GROUPED(x, y, offs, None, "", ctx.alpha, *options, x.dtype).to(ctx.dtype)
@@ -122,7 +122,7 @@ implement_out(GROUPED_OUT, _product)
 
 
 def flops(a_shape, b_shape, *args, out_shape=None, out=None) -> int:
-    """Multiplications and additions, if the groups share all that is cut."""
+    """Multiplications and additions, if the groups share the cut dimension equally."""
     return 2 * a_shape[-2] * a_shape[-1] * b_shape[-1]
 
 

@@ -1,4 +1,4 @@
-"""The operators of products with a weight of 4 bits; `kernels.int4` explains its bytes."""
+"""The operators of products with 4-bit weights; `kernels.int4` explains their bytes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .gemm import gemm
 
 INT4 = define("int4_linear(Tensor x, Tensor packed, Tensor scale, Tensor? bias) -> Tensor")
 DEQUANTIZE = define("int4_dequantize(Tensor packed, Tensor scale, ScalarType dtype) -> Tensor")
-#: With WGMMA, `int4` multiplies up to `FEW` rows and `int4_roles` up to `MANY`; elsewhere `int4`
-#: multiplies up to `MANY_ELSEWHERE`. For more, the weight is unpacked first. By one of 14336 x
-#: 4096, an H200 takes 363 us for 2048 rows by `int4_roles`, 380 if it is unpacked first, and 335
-#: in 16 bits.
+#: With WGMMA, `int4` multiplies up to `FEW` rows and `int4_roles` up to `MANY`; without, `int4`
+#: multiplies up to `MANY_ELSEWHERE`. For more, the weight is unpacked first. With one of 14336 x
+#: 4096, an H200 takes 363 us for 2048 rows in `int4_roles`, 380 with unpacking, and 335 in 16
+#: bits.
 FEW, MANY, MANY_ELSEWHERE = 64, 2048, 384
 
 
@@ -24,7 +24,7 @@ def _dequantize(packed, scale, dtype) -> torch.Tensor:
     """The weight [N, K], each element rounded to `dtype` once."""
     made = dtype if dtype in (torch.bfloat16, torch.float16) else torch.float32  # exact
     out = _dequantize_fake(packed, scale, made)
-    if not (out.is_cuda or INTERPRETED):  # a checkpoint's, say
+    if not (out.is_cuda or INTERPRETED):  # for example a checkpoint's
         byte = packed.reshape(*packed.shape[:3], 4, 8, 2)
         q = torch.stack((byte & 15, byte >> 4), 3).permute(0, 2, 1, 3, 5, 4, 6)
         q = q.reshape(len(packed) * 8, len(scale), -1)[: scale.shape[1]].float() - 8
@@ -39,7 +39,7 @@ def _dequantize_fake(packed, scale, dtype) -> torch.Tensor:
 
 
 def int4_linear(x, packed, scale, bias) -> torch.Tensor:
-    """x [..., K] @ W.T + bias, past torch's dispatcher where nobody watches."""
+    """x [..., K] @ W.T + bias, without torch's dispatcher if nobody watches."""
     watched = not fast_path.unwatched(x, packed, (scale, bias))
     return (INT4 if watched else _linear)(x, packed, scale, bias)
 

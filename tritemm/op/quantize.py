@@ -16,9 +16,9 @@ from ..runtime import binding, fast_path
 from ..runtime.operators import define, implement_whole
 from ..runtime.torch_private import untraced
 
-#: Type -> its largest number, and bits of mantissa; 0: an integer.
+#: Type -> its largest number, and its mantissa bits; 0 for an integer.
 TYPES = {torch.float8_e4m3fn: (448.0, 3), torch.float8_e5m2: (57344.0, 2), torch.int8: (127.0, 0)}
-#: Elements of a row, at most, that one program takes whole; and of short rows together.
+#: The most elements of a row that one program takes whole; and of several short rows.
 LONGEST, TOGETHER = 32768, 4096
 #: Values and scales of a matrix x and, if `turned` is given, of x.mT in that scaling: x's own or,
 #: for "block", "block2d". x may be several matrices in "block2d" without `turned`. `seed`: round at
@@ -31,7 +31,7 @@ QUANTIZE = define(
 
 
 def quantized(x, dtype, scaling: str, turned=None, seed=None, offs=None) -> list[torch.Tensor]:
-    """The operator's results, past torch's dispatcher where nobody watches."""
+    """The operator's results, without torch's dispatcher if nobody watches."""
     watched = not fast_path.unwatched(x, x, (seed, offs))
     return (QUANTIZE if watched else _quantize)(x, dtype, scaling, turned, seed, offs)
 
@@ -42,13 +42,13 @@ def _quantize(x, dtype, scaling: str, turned=None, seed=None, offs=None) -> list
     if dtype.is_floating_point and device.capability < FP8_CAPABILITY:
         raise RuntimeError(
             "fp8 needs a GPU of compute capability {}.{} or newer; ".format(*FP8_CAPABILITY)
-            + f'{device.name} has {device.version}. Take dtype="int8" there'
+            + f'{device.name} has {device.version}. Use dtype="int8" there'
         )
     if x.numel() and (scaling != "row" or turned or x.shape[-1] > LONGEST):
         part = {"row": "block", "tensor": "block2d"}.get(scaling, scaling)
     parts = (part, part if turned == scaling else turned)[: 1 + bool(turned)]
     made, groups = _empty(x, dtype, parts, offs), None
-    if offs is not None:  # what lies behind the last is one more
+    if offs is not None:  # the rest after the last counts as one more
         rows = offs.new_full((1,), len(x))
         cut = torch.cat([offs.clamp(0, len(x)).cummax(0).values, rows])
         blocks = (cut.diff(prepend=rows - len(x)) + (BLOCK - 1)) // BLOCK
@@ -58,16 +58,16 @@ def _quantize(x, dtype, scaling: str, turned=None, seed=None, offs=None) -> list
     else:
         for scale in made[1::2]:
             scale.fill_(LEAST.value / TYPES[dtype][0])
-    if part != scaling:  # the largest scale of its parts
+    if part != scaling:  # the largest of its parts' scales
         made[1::2] = [s.amax(1)[:, None] if scaling == "row" else s.amax() for s in made[1::2]]
         _launch(x, made, (scaling,) * len(parts), seed, find=False, store=True)
     return made if groups is None else [*made, groups[1][:-1]]
 
 
 def _launch(x, made, scalings, seed, find: bool, store: bool, groups=None) -> None:
-    """Have a program for each tile of x `find` its scales, `store` its values, or both.
+    """Launch a program per tile of x to `find` its scales, `store` its values, or both.
 
-    `scalings`: of x, and of x.mT if it is made. `groups`: where they end in x, and in x.mT.
+    `scalings`: of x, and of x.mT if it is made. `groups`: their ends in x, and in x.mT.
     """
     if len(made) == 4 and groups is None and x.stride(0) < x.stride(1):  # loads are wide along rows
         x, made, scalings = x.mT, made[2:] + made[:2], scalings[::-1]
@@ -87,7 +87,7 @@ def _launch_of(layouts, scalings, find, store, draws, count) -> tuple[tuple[int]
     """A launch's grid, the arguments that are no tensors, and the options."""
     (source, (*batch, M, K), strides), (dtype, _, value_strides), scale, *more = layouts
     (_, shape_t, value_strides_t), scale_t = more or (layouts[1], scale)
-    # Along one element the stride is passed as 0: as 1, it crashes ptxas of CUDA 12.8.
+    # For a dimension of one element the stride is passed as 0: as 1, it crashes ptxas of CUDA 12.8.
     stride_m, stride_k = strides[-2] if M > 1 else 0, strides[-1] if K > 1 else 0
     a = b = BLOCK
     if scalings[0] == "row" and find:
@@ -124,7 +124,7 @@ def _fake(x, dtype, scaling: str, turned=None, seed=None, offs=None) -> list[tor
 
 
 def _empty(x, dtype, scalings, offs) -> list[torch.Tensor]:
-    """The tensors of `_fake`, with memory for what stands behind each row."""
+    """The tensors of `_fake`, with memory for the padding of each row."""
     made, groups = [], None if offs is None else offs.shape[0]
     for nth, (shape, strides, size) in enumerate(_known_layouts(x.shape, scalings, groups)):
         kind = torch.float32 if nth % 2 else dtype
@@ -137,7 +137,7 @@ def _empty(x, dtype, scalings, offs) -> list[torch.Tensor]:
 
 @functools.lru_cache(maxsize=4096)
 def _known_layouts(*args) -> list[tuple]:
-    """Those of `_layouts`, each with the elements of memory, or None where there is none behind."""
+    """Tensors for `_layouts`, each with its elements of memory, or None if there is no padding."""
     found = []
     for shape, strides in _layouts(*args):
         size = max((n * step for n, step in zip(shape, strides, strict=True)), default=1)
@@ -147,10 +147,10 @@ def _known_layouts(*args) -> list[tuple]:
 
 
 def _layouts(shape, scalings, groups: int | None):
-    """Shapes and strides of values and scales, and of those of the transpose.
+    """Shapes and strides of values and scales, and of the transpose's.
 
-    Rows of values, and of scales of 128 x 128, lie multiples of 16 bytes apart. The transpose of
-    so many groups has room for as many columns as whole blocks may take.
+    Rows of values, and of 128 x 128 scales, are multiples of 16 bytes apart. With `groups`, the
+    transpose has room for all the columns that whole blocks may take.
     """
     turned = shape[::-1]
     if groups is not None:

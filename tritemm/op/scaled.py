@@ -1,9 +1,9 @@
 """The operator of products with scales: what torch's dispatcher, compilers and counters see.
 
 `tritemm::scaled_mm` is activation(alpha * (a * scale_a) @ (b * scale_b) + bias) + beta * residual
-of 8-bit operands, of each group where `offs` cuts them as it cuts those of `grouped_mm`; for
-`in_blocks` see `Problem`. Scales are [lines, steps of K], or one such matrix for each group, as
-`of_lines` makes them. It has no derivatives, for its operands have none.
+of 8-bit operands, for each group if `offs` cuts them as in `grouped_mm`; for `in_blocks` see
+`Problem`. Scales are [lines, steps of K], or one such matrix per group, as `of_lines` makes them.
+It has no derivatives, because its operands have none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCALED_OUT = define(f"scaled_mm_out({_ARGUMENTS}, *, Tensor(a!) out) -> ()")
 
 
 def scaled(a, b, scale_a, scale_b, offs, *args, out=None) -> torch.Tensor:
-    """The operator's result, past torch's dispatcher where nobody watches; it is `out` if given.
+    """The operator's result, without torch's dispatcher if nobody watches; it is `out` if given.
 
     Without `out`, the last of the `args` is the result's type.
     """
@@ -65,18 +65,18 @@ def of_lines(
 ) -> torch.Tensor:
     """A matrix's scales as the operator takes them, [lines, steps of K]; or an error.
 
-    `groups`: (G,) where each group has scales of its own: those of 3 dimensions, and where K is
-    cut those of all of its K.
+    `groups`: (G,) if each group has scales of its own: for 3-dimensional operands, and, if K is
+    cut, for scales that cover a group's whole K.
     """
     if not isinstance(scale, torch.Tensor):
         raise TypeError(f"{name} must be Tensor, not {type(scale).__name__}")
     if scale.dtype != torch.float32 or scale.device != matrix.device:
         raise RuntimeError(
-            f"{name} is {scale.dtype} on {scale.device}; it is float32, on {matrix.device}"
+            f"{name} is {scale.dtype} on {scale.device}; it must be float32, on {matrix.device}"
         )
     word = _word_of(name, recipe)
     if matrix.dim() == 2 and word.startswith("block"):
-        groups = ()  # blocks are of the whole matrix, wherever it is cut
+        groups = ()  # blocks divide the whole matrix, wherever groups cut it
     steps, bands = -(-K // BLOCK), -(-lines // BLOCK)
     count = math.prod(groups)
     shape, each = scale.shape, "".join(f"{n}, " for n in groups)
@@ -96,7 +96,7 @@ def of_lines(
             return scale
         possible = f"[{each}{lines}, {steps}]"
     else:
-        padded = -(-steps // 4) * 4  # as torch has it
+        padded = -(-steps // 4) * 4  # as in torch
         by_steps = any(fits(shape, (*groups, n, bands), known) for n in (steps, padded))
         by_lines = fits(shape, (*groups, bands, steps), known)
         if by_steps and not (by_lines and known(scale.stride(-1) == 1 != scale.stride(-2))):
@@ -104,11 +104,11 @@ def of_lines(
         if by_lines:
             return scale
         possible = f"[{each}{steps}, {bands}] or [{each}{bands}, {steps}]"
-    raise RuntimeError(f"{name} has shape {list(shape)}; for {word!r} it is {possible}")
+    raise RuntimeError(f"{name} has shape {list(shape)}; for {word!r} it must be {possible}")
 
 
 def _word_of(name: str, recipe: Recipe) -> str:
-    """The word of a recipe."""
+    """The name of a recipe."""
     given = recipe if isinstance(recipe, str) else getattr(recipe, "name", None)
     for word, torchs in RECIPES.items():
         if given in (word, torchs):
@@ -118,8 +118,8 @@ def _word_of(name: str, recipe: Recipe) -> str:
 
 def _no_derivative(keys, forward_mode, *args):
     raise NotImplementedError(
-        "scaled_mm and scaled_grouped_mm have no derivatives, and an argument asks for one: detach "
-        "the scales, and add what learns, a bias or a residual, to the result"
+        "scaled_mm and scaled_grouped_mm have no derivatives, but an argument requires grad: "
+        "detach the scales, and add a trainable bias or residual to the result"
     )
 
 

@@ -1,4 +1,4 @@
-"""The one operator: its schema, which says all that a product may be asked for."""
+"""The schema of the one operator, with every option of a product."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _EPILOGUE = "Tensor? bias, Tensor? residual, str activation, float alpha, float 
 _EPILOGUE += "bool symmetric"
 _OPTIONS = "str kernel, str? precision, ScalarType? accumulate"
 _ALL = f"{_OPERANDS}, {_EPILOGUE}, {_OPTIONS}"
-#: The result is a new tensor, or is written to `out`, which has its shape.
+#: The result is a new tensor, or is written to `out`, which must have its shape.
 GEMM = define(f"gemm({_ALL}, ScalarType out_dtype) -> Tensor")
 GEMM_OUT = define(f"gemm_out({_ALL}, *, Tensor(a!) out) -> ()")
 
 
 def parted(args: tuple) -> tuple[EpilogueInputs, tuple]:
-    """What follows the product, and the options, of the operator's arguments after a and b."""
+    """The epilogue and the options, from the operator's arguments after a and b."""
     return EpilogueInputs(*args[: len(NOTHING)]), args[len(NOTHING) :]

@@ -1,4 +1,4 @@
-"""A kind of call and its launches: `matrices` are what kernels are given, `run` launches them."""
+"""A kind of call and its launches: `matrices` makes the kernel's inputs, `run` launches kernels."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def matrices(
 ):  # fmt: skip
     """The problem that computes `out` = a @ b, and the views of a, b, out that it describes.
 
-    Those of the tensors of `then` follow: the bias, the residual.
-    Batch dimensions that only `a` has become rows where memory allows it, so that a stack of
-    matrices times one matrix is one large product. Operands are copied only where more than two
-    batch dimensions would remain. `groups`, `scales` and `in_blocks`: as of `Problem.of`.
+    The tensors of `then` follow: the bias, the residual. Batch dimensions that only `a` has become
+    rows if its memory allows it, so that a stack of matrices times one matrix is one large product.
+    Operands are copied only if more than two batch dimensions would remain. `groups`, `scales` and
+    `in_blocks`: see `Problem.of`.
     """
     precision = resolve(precision, a.dtype)
     bias, residual, *_ = then
@@ -37,7 +37,7 @@ def matrices(
         batch = out.shape[:-2]
         a = a.expand(*batch, *a.shape[-2:])
         b = b.expand(*batch, *b.shape[-2:])
-        if not (then.symmetric or scales):  # whose triangle, and scales, are of each matrix
+        if not (then.symmetric or scales):  # each matrix has its own triangle, or scales
             a, b, out, residual = _fold(a, b, out, residual)
     for copies in ((), (0,), (1,), (0, 1), (0, 1, 3), (0, 1, 2, 3)):
         a_, b_, out_, residual_ = (
@@ -56,11 +56,11 @@ def matrices(
 
 
 def _fold(a, b, out, residual):
-    """Turn trailing batch dimensions into rows where `b` doesn't have them."""
+    """Turn trailing batch dimensions that `b` lacks into rows."""
     rowed = [t for t in (a, out, residual) if t is not None]
     while out.dim() > 2 and (b.stride(-3) == 0 or out.shape[-3] == 1):
         rows = out.shape[-2]
-        # Of a dimension of one element the stride says nothing.
+        # The stride of a dimension of one element means nothing.
         apart = any(t.stride(-3) != t.stride(-2) * rows for t in rowed)
         if apart and 1 not in (rows, out.shape[-3]):
             break
@@ -74,9 +74,9 @@ def _fold(a, b, out, residual):
 def run(kernel: Kernel, problem: Problem, config: Config, a, b, c, *more) -> list[Call | None]:
     """Write the products of `a` and `b` into `c`, on `c`'s device and its current stream.
 
-    `problem` is that of a, b, c, and `more` what else it has, as `Problem.arguments` orders that.
-    Returns what repeats each launch, in their order; None for one that nothing repeats, and nothing
-    at all where there is nothing to multiply.
+    `problem` describes a, b and c; `more` is the rest of its arguments, in the order of
+    `Problem.arguments`. Returns what repeats each launch, in order, None for a launch that can't be
+    repeated; an empty list if there is nothing to multiply.
     """
     if is_trivial(problem.K, c):
         return []
@@ -103,14 +103,14 @@ def run(kernel: Kernel, problem: Problem, config: Config, a, b, c, *more) -> lis
 
 
 def launch_guarded(problem: Problem, a, b, c, *more) -> Call | None:
-    """Multiply again by FFMA if the flag, the last of `more`, is set; the host doesn't look."""
+    """Multiply again by FFMA if the flag, the last of `more`, is set; the host doesn't read it."""
     problem = dataclasses.replace(problem, precision="ieee", guarded=True)
     rung = find("pipelined")
     return rung.launch(problem, rung.configs(problem)[0], a, b, c, *more)
 
 
 def swapped(problem: Problem, more: tuple) -> tuple:
-    """What `problem` has after a, b and c, as it follows b.T, a.T and c.T: scales change places."""
+    """`problem`'s further arguments, reordered for b.T, a.T and c.T: the scales change places."""
     if problem.scales is None:
         return more
     first = problem.arguments.index("scale_a_ptr")
@@ -119,13 +119,13 @@ def swapped(problem: Problem, more: tuple) -> tuple:
 
 
 def is_trivial(terms: int, c: torch.Tensor) -> bool:
-    """Whether there is nothing to multiply; then `c` is finished: sums of no terms are zero."""
+    """Whether there is nothing to multiply; if so, fills `c`: sums without terms are zero."""
     if terms == 0:
         c.zero_()
     return terms == 0 or c.numel() == 0
 
 
 def forget() -> None:
-    """Plan and choose anew from now on: what was tuned has changed."""
+    """Discard all plans and choices, because the tuning results have changed."""
     dispatch.forget()
     fast_path.KNOWN.clear()

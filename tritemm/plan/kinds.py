@@ -1,9 +1,8 @@
-"""What is worked out once for all products of a kind, and one product of it.
+"""What is computed once for all products of a kind, and the products themselves.
 
-A kind is everything about a call but the data: sizes, strides, types, alignment, options, device.
-Its plan is the problem, the kernel and config that were chosen, and the launches that this takes:
-copies of operands that the kernel can't read, then the kernel. Nothing here holds a tensor or
-depends on an address.
+A kind is everything about a call except the data: sizes, strides, types, alignment, options,
+device. Its plan is the problem, the chosen kernel and config, and the launches: copies of operands
+that the kernel can't read, then the kernel. Nothing here holds a tensor or depends on an address.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ GRADIENTS = 16
 
 
 class Plan(fast_path.Kind):
-    """One kind of product. Made of tensors of that kind; multiplies any others of it.
+    """One kind of product. It is built from tensors of that kind and multiplies any others.
 
     `options`: kernel, precision, accumulator and result type, as the operators take them.
     """
@@ -62,25 +61,25 @@ class Plan(fast_path.Kind):
         else:
             _LOG.debug("%s: in parts, a product and then torch's activation", problem)
         self.twice = bool(self.choice and self.problem.is_split(self.choice.config.PACK))
-        #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
+        #: Whether no kernel does all of it: then the product is its own kind, and torch ends it.
         self.apart = self.choice is None
         self.launches: Launches | None = None
         self.size, self.stride, self.dtype = tuple(c.shape), c.stride(), c.dtype
         self.spans = span(a), span(b), span(c)
-        #: Shape, strides and type of both operands, as they were given.
+        #: Shape, strides and type of both operands, as the caller passed them.
         self.operands = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (a, b))
-        #: The first three options of the products that make up the gradients.
+        #: The first three options of the gradients' products.
         self.for_gradients = for_gradients(word), precision, accumulate
-        #: What makes the gradients of both operands, of the addresses of a, b and what comes in;
-        #: and which of them it doesn't make, if any.
+        #: What computes both operands' gradients, given the addresses of a, b and the incoming
+        #: gradient; and which of them it doesn't compute, if any.
         self.gradients: dict[tuple, tuple[list[fast_path.Step | None], list]] = Bounded(GRADIENTS)
 
     def __call__(
         self, a, b, c, then: EpilogueInputs, views: Sequence[Any], besides: Besides
     ) -> None:
-        """Write a @ b, and what follows `then`, into `c`, on its device; all are of this kind.
+        """Write a @ b, with the epilogue `then`, into `c`, on its device; all are of this kind.
 
-        `views` are those of `plan.matrices`. Not of a kind that is made `apart`.
+        `views` come from `plan.matrices`. Not for a kind that is made `apart`.
         """
         pairs = zip(views, (a, b, c, *then.tensors), strict=True)
         copied = any(view.data_ptr() != t.data_ptr() for view, t in pairs)
@@ -90,15 +89,15 @@ class Plan(fast_path.Kind):
             slow.warning.count(self.problem, dispatch.predict(kernel, self.problem, config))
         more = *besides.tensors, *tensors, *then.factors
         calls = plan.run(kernel, self.problem, config, x, y, z, *more)
-        if z.data_ptr() != c.data_ptr():  # batch strides that no kernel takes
+        if z.data_ptr() != c.data_ptr():  # batch strides that no kernel supports
             c.copy_(z.view(c.shape))
         elif not copied and None not in calls:
             self.launches = self._prepared(c.get_device(), calls, len(more))
 
     def _prepared(self, device: int, calls: Sequence[Call | Any], more: int) -> Launches:
-        """`calls` are what `run` returned: what copies if anything, and the kernel's own.
+        """`calls` are what `run` returned: the copies if any, then the kernel.
 
-        So many inputs come after a, b and c.
+        `more` inputs come after a, b and c.
         """
         kernel, config = self.choice.kernel, self.choice.config
         names = config.PACK
@@ -128,7 +127,7 @@ class Plan(fast_path.Kind):
 
 
 def key_of(a, b, out, options, then: EpilogueInputs, besides: Besides) -> tuple[tuple, tuple]:
-    """`fast_path.kind_of` of a product that has something beside its operands, too."""
+    """`fast_path.kind_of` for a product with arguments besides its operands and epilogue, too."""
     key, addresses = fast_path.kind_of(a, b, out, options, then)
     if besides is ALONE:
         return key, addresses
@@ -141,17 +140,17 @@ def product(
     a, b, out: torch.Tensor | None, options: tuple, then: EpilogueInputs = NOTHING,
     besides: Besides = ALONE,
 ) -> torch.Tensor:  # fmt: skip
-    """a @ b for `a` [..., M, K] and `b` [..., K, N], batches broadcast, and what follows `then`.
+    """a @ b for `a` [..., M, K] and `b` [..., K, N], batches broadcast, with the epilogue `then`.
 
-    Where `besides` cuts rows or K into groups, rows behind the last are zeros. The result is `out`
-    if given. `options`: as of a `Plan`. Neither checked nor recorded by autograd; a write to `out`
-    counts. Raises what `dispatch.choose` raises.
+    If `besides` cuts rows or K into groups, rows after the last group are zeros. The result is
+    `out` if given. `options`: see `Plan`. Operands aren't checked, and autograd records nothing,
+    but a write to `out` bumps its version. Raises the errors of `dispatch.choose`.
     """
     key, addresses = key_of(a, b, out, options, then, besides)
     kind: Any = fast_path.KNOWN.get(key)
     if out is not None:
         fast_path.check_writable(out)
-        # FFMA may write it again, after the residual has been overwritten.
+        # FFMA may write it a second time, after the residual was overwritten.
         twice = resolve(options[1], a.dtype) in PRODUCTS if kind is None else kind.twice
         if any(meet(t, out) for t in (a, b, *besides.tensors)) or then.met_by(out, twice):
             return out.copy_(product(a, b, None, options, then, besides))
@@ -189,7 +188,7 @@ def product(
 
 
 def of_groups(a, b, out, options: tuple, then: EpilogueInputs, besides: Besides) -> torch.Tensor:
-    """`product` of what `besides` cuts; of columns, the transposed one, whose rows are cut."""
+    """`product` with groups; if columns are cut, the transposed product, whose rows are cut."""
     if form_of(a, b) != "n":
         return product(a, b, out, options, then, besides)
     c = a.new_empty(a.shape[1], b.shape[1], dtype=options[-1]) if out is None else out
@@ -200,10 +199,10 @@ def of_groups(a, b, out, options: tuple, then: EpilogueInputs, besides: Besides)
 def in_parts(
     a, b, options: tuple, then: EpilogueInputs, multiply: Callable, besides: Besides = ALONE
 ) -> torch.Tensor:
-    """What `multiply(a, b, options)` makes in the accumulator's type, and `then` by torch.
+    """`multiply(a, b, options)` in the accumulator's type, with `then` computed by torch.
 
-    With alpha = 0 that is zeros, whatever the operands hold: NaN times 0 would be NaN. So it is
-    where K is 0, whatever alpha is.
+    With alpha = 0 the product counts as zeros, whatever the operands hold: NaN times 0 would be
+    NaN. The same is true with K = 0, whatever alpha is.
     """
     *how, accumulate, dtype = options
     scaled = torch.float32 if besides.scales else None
@@ -219,7 +218,7 @@ def in_parts(
 
 
 def _of_groups(bias, made, offs) -> torch.Tensor:
-    """The bias [G, N] of each group, or of each row's group: zeros behind the last."""
+    """The bias [G, N] of each group, or of each row's group: zeros after the last group."""
     if made.dim() == 3:
         return bias.unsqueeze(1)
     rows = torch.arange(len(made), dtype=torch.int32, device=made.device)

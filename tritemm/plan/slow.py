@@ -1,4 +1,4 @@
-"""The warning that Triton's interpreter takes its time."""
+"""The warning that Triton's interpreter is slow."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ..problem import Problem
 
 
 class Slow:
-    """Warns, once in a process, that the interpreter takes its time."""
+    """Warns, once per process, that the interpreter is slow."""
 
-    #: Seconds of all products so far, before a warning says so.
+    #: Seconds that all products may take together before the warning.
     LONG = 5.0
     seconds, told = 0.0, False
 
     def count(self, problem: Problem, seconds: float) -> None:
-        """A product begins that takes so long."""
+        """Count a product that is about to take this long."""
         self.seconds += seconds
         if self.told or self.seconds < self.LONG:
             return
@@ -25,11 +25,11 @@ class Slow:
         warnings.warn(
             f"tritemm runs its kernels in Triton's interpreter, on the CPU: {problem} takes about "
             f"{seconds:.2g} s{more}. The interpreter shows that kernels are right, on small "
-            "problems; torch's own products take milliseconds (without tritemm.enable, where calls "
-            "are routed), and compiled kernels need an NVIDIA GPU. This is said once",
+            "problems; torch's own products take milliseconds (after tritemm.disable, if calls are "
+            "routed), and compiled kernels need an NVIDIA GPU. This warning appears once",
             stacklevel=2,
         )
 
 
-#: The one of this process.
+#: The instance of this process.
 warning = Slow()

@@ -1,4 +1,4 @@
-"""What a kernel is asked to do: sizes, strides, types, and the limits of the device."""
+"""What a kernel has to compute: sizes, strides, types, and the limits of the device."""
 
 from ..machine.interpreter import INTERPRETED as INTERPRETED
 from .config import Config as Config

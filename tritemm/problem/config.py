@@ -1,4 +1,4 @@
-"""How a kernel is run on a problem: a config, and its forms as fields and as text."""
+"""How a kernel runs a problem: a config, and its forms as fields and as text."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .problem import Problem
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Tile sizes in elements, warps per program, shared-memory stages, raster order; and more.
+    """Tile sizes in elements, warps per program, shared-memory stages, raster order, and more.
 
     `SPLIT_K` programs share one tile's K; the programs of a `CLUSTER` share the loads of an
-    operand's tiles. `PARTS` cuts K where no tile moves it, at multiples of 256 elements, and adds
-    the sums of these parts in their order: `SPLIT_K` programs have one each, or one has all. `SWAP`
-    computes C.T = B.T @ A.T, where a small M is the side that may be small, or where tiles fit
-    better; `PACK` names the operands ("a", "b" or both) that are first copied to where they are
-    read better. Tile sizes are those of the product that is then computed. `SHARED` is the layout
-    of tiles in shared memory where the rung leaves the choice: plain, padded or permuted.
+    operand's tiles. `PARTS` cuts K at multiples of 256 elements, whatever the tile, and adds the
+    parts' sums in order: each of `SPLIT_K` programs computes one part, or one program all.
+    `SWAP` computes C.T = B.T @ A.T, so that a small M is on the side that may be small, or tiles
+    fit better; `PACK` names the operands ("a", "b" or both) that are copied first to be read
+    faster. Tile sizes are those of the product after swapping. `SHARED` is the layout of tiles in
+    shared memory if the rung offers a choice: plain, padded or permuted.
     """
 
     BLOCK_M: int
@@ -38,7 +38,7 @@ class Config:
     SHARED: str = ""
 
     def __hash__(self) -> int:
-        return hash(self.numbers)  # which are kept
+        return hash(self.numbers)  # cached
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
@@ -67,7 +67,7 @@ class Config:
     def numbers(self) -> tuple[int, ...]:
         """What the predicted time depends on, in the order of the fields.
 
-        That is neither the raster order, nor SWAP and PACK, nor SHARED.
+        These are all fields except the raster order, SWAP, PACK and SHARED.
         """
         tile = self.BLOCK_M, self.BLOCK_N, self.BLOCK_K, self.num_warps, self.num_stages
         return (*tile, self.SPLIT_K, self.CLUSTER, self.PARTS)
@@ -77,20 +77,20 @@ class Config:
         return problem.space.tiles(self.BLOCK_M, self.BLOCK_N)
 
     def units(self, problem: Problem) -> int:
-        """The same, or parts of their K where that is split."""
+        """Output tiles, times SPLIT_K if K is split."""
         return self.tiles(problem) * self.SPLIT_K
 
 
-#: The fields of a config and their defaults; None: it has none, and no field is ever None.
+#: The fields of a config and their defaults; None: no default; a field itself is never None.
 _FIELDS = {
     field.name: None if field.default is dataclasses.MISSING else field.default
     for field in dataclasses.fields(Config)
 }
-#: What a field's text is read as.
+#: The types as which fields are parsed.
 _KIND: dict[str, Callable[[str], Any]] = dict.fromkeys(_FIELDS, int)
 _KIND |= dict.fromkeys(("ORDER", "PACK", "SHARED"), str)
 _KIND["SWAP"] = "True".__eq__
-#: What a field may be that is a word.
+#: The values of fields that are words.
 _WORDS = {
     "ORDER": ("linear", "serpentine", "grouped"),
     "PACK": ("", "a", "b", "ab"),
@@ -112,12 +112,12 @@ def changed(config: Config) -> dict:
 
 
 def _values(config: Config) -> dict:
-    """All fields; `dataclasses.asdict` copies each, which not every torch.compile can trace."""
+    """All fields; `dataclasses.asdict` copies each, which some torch.compile can't trace."""
     return {name: getattr(config, name) for name in _FIELDS}
 
 
 def config_of(config: Config | Mapping) -> Config:
-    """A config of its fields; ValueError with the limit where a field is unknown or wrong."""
+    """A config from its fields; ValueError with the limit if a field is unknown or wrong."""
     if isinstance(config, Config):
         values = _values(config)
     elif isinstance(config, Mapping):
@@ -144,6 +144,6 @@ def _check_field(name: str, value) -> None:
             raise ValueError(f"config: {name}={value!r}; one of {words}")
     elif name == "SWAP":
         if not isinstance(value, bool):
-            raise ValueError(f"config: SWAP={value!r}; True or False")
+            raise ValueError(f"config: SWAP={value!r}; it must be True or False")
     elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"config: {name}={value!r}; a whole number, 1 or more")
+        raise ValueError(f"config: {name}={value!r}; it must be a whole number, 1 or more")

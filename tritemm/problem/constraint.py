@@ -1,4 +1,4 @@
-"""What a rung needs, as values: each asks one thing, and has the sentence for where it fails."""
+"""A rung's needs as values: each checks one thing, and has the sentence for its failure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .problem import Problem
 
 @dataclasses.dataclass(frozen=True)
 class Constraint:
-    """What must hold of a problem `p`, or of a tile `t`; the `sentence` is a format string of it.
+    """What must hold for a problem `p`, or a tile `t`; `sentence` is a format string on it.
 
-    It is called as a function that returns the sentence or None. Such a function stands beside
-    constraints as one of them where what fails and what is said are found together.
+    A call returns the formatted sentence, or None. A function with the same signature can replace
+    a constraint if its check and its sentence are computed together.
     """
 
     sentence: str
@@ -26,16 +26,16 @@ class Constraint:
 
 
 def field(name: str, possible: str, holds: Callable[[int], bool]) -> Constraint:
-    """What must hold of a config's field, and what is said to be possible."""
+    """A constraint on a config's field; `possible` says which values are allowed."""
     return Constraint(f"{name} is {{t.c.{name}}}; {possible}", lambda t: holds(getattr(t.c, name)))
 
 
-#: A constraint, or a function that does as one.
+#: A constraint, or a function that acts as one.
 Need = Callable[[Any], str | None]
 
 
 def refusal(needs: Iterable[Need], asked: Problem | Tile) -> str | None:
-    """What the first of the `needs` says that fails."""
+    """The sentence of the first of the `needs` that fails, or None."""
     for need in needs:
         if (sentence := need(asked)) is not None:
             return sentence
@@ -43,13 +43,13 @@ def refusal(needs: Iterable[Need], asked: Problem | Tile) -> str | None:
 
 
 class Tile:
-    """A config `c` for a problem `p`, as a family of rungs lays it out: what `needs` ask of.
+    """A config `c` for a problem `p`, as a family of rungs lays it out; `needs` are checked on it.
 
-    A family adds what else follows from the two: registers, shared memory, boxes.
+    A family adds quantities derived from the two: registers, shared memory, boxes.
     """
 
     needs: ClassVar[tuple[Need, ...]] = ()
-    #: Whether warpgroups multiply it where the device can, whose sums have the order of K.
+    #: Whether warpgroups multiply it if the device can; their sums have the order of K.
     warpgroups: ClassVar[bool] = False
 
     def __init__(self, problem: Problem, config: Config):
@@ -57,7 +57,7 @@ class Tile:
 
     @classmethod
     def why_not(cls, problem: Problem, config: Config) -> str | None:
-        """Why the family can't run the problem in the config."""
+        """Why the family can't run the problem in the config, or None."""
         return refusal(cls.needs, cls(problem, config))
 
     @property

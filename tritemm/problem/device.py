@@ -1,4 +1,4 @@
-"""The device that products run on: its limits, and the interpreter in the place of one."""
+"""The device that products run on and its limits; the interpreter counts as one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..machine.interpreter import INTERPRETED
 
 
 class Unsupported(RuntimeError):
-    """No kernel is for the device; `short` says in a few words what it is."""
+    """No kernel supports the device; `short` describes the device in a few words."""
 
     def __init__(self, sentence: str, short: str = ""):
         super().__init__(sentence)
@@ -23,8 +23,8 @@ class Unsupported(RuntimeError):
 class Device:
     """The limits that kernels and their choice depend on. `shared` is bytes per program.
 
-    `clusters`, of a card that is here: `driver.clusters_at_once`; of others, and those older than
-    clusters, there are none (`gpus.clusters_at_once` knows of their models).
+    `clusters`, for a GPU that is present: `driver.clusters_at_once`; empty for others and for those
+    older than clusters (`gpus.clusters_at_once` knows about their models).
     """
 
     name: str
@@ -34,16 +34,16 @@ class Device:
     clusters: tuple[int, ...] = ()
 
     def __hash__(self) -> int:
-        return hash(self.name)  # which a string keeps
+        return hash(self.name)  # which a string caches
 
     @property
     def version(self) -> str:
-        """The compute capability as it is written."""
+        """The compute capability , as in 9.0."""
         return "{}.{}".format(*self.capability)
 
     @staticmethod
     def of(device: torch.device) -> Device:
-        """The device that tensors on `device` are multiplied on; Unsupported if it is AMD's."""
+        """The device that multiplies tensors on `device`; Unsupported if it is AMD's."""
         if device.type == "cuda" and not INTERPRETED:
             index = torch.cuda.current_device() if device.index is None else device.index
             return _cuda_device(index)
@@ -53,10 +53,10 @@ class Device:
 @functools.cache
 def _cuda_device(index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
-    if torch.version.hip:  # where AMD's GPUs are cuda too, with numbers that NVIDIA's have
+    if torch.version.hip:  # AMD's GPUs are cuda too, with NVIDIA's version numbers
         raise Unsupported(
             f"tritemm's kernels are for NVIDIA GPUs, and cuda:{index} is AMD's {properties.name}; "
-            "multiply by torch there",
+            "use torch there",
             "an AMD GPU",
         )
     shared = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]

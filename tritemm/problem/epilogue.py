@@ -1,4 +1,4 @@
-"""What becomes of the accumulator of a product before C is stored, but for its values."""
+"""What happens to a product's accumulator before C is stored; without the values involved."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import torch
 
 from .matrix import Matrix
 
-#: What may be done to each element of C: relu(x), gelu(x) by the error function or by tanh, and
-#: silu(x) = x / (1 + exp(-x)); or nothing.
+#: Functions applied to each element of C: relu(x), gelu(x) by the error function or by tanh, and
+#: silu(x) = x / (1 + exp(-x)); "" for none.
 Plain = Literal["relu", "gelu", "gelu_tanh", "silu"]
 ACTIVATIONS: tuple[str, ...] = ("", *get_args(Plain))
-#: Of a pair of columns (gate, up): activation(gate) * up. The first half of a product's columns are
-#: the gate's; C has half as many.
+#: For a pair of columns (gate, up): activation(gate) * up. The first half of a product's columns is
+#: the gate's; C has half as many columns.
 Gated = Literal["swiglu", "geglu"]
 GATED: dict[str, str] = dict(zip(get_args(Gated), ("silu", "gelu"), strict=True))
-#: The gate's activation -> that of the pair.
+#: The gate's activation -> the pair's.
 GATES: dict[str, Any] = {plain: gated for gated, plain in GATED.items()}
-#: What `activation=` may be.
+#: Values of `activation=`.
 Activation = Literal[Plain, Gated]
 
 
 @dataclasses.dataclass(frozen=True)
 class EpilogueSpec:
-    """What C gets of the accumulator: activation(alpha * accumulator + bias) + beta * residual.
+    """What C gets from the accumulator: activation(alpha * accumulator + bias) + beta * residual.
 
     `activation` is one of `ACTIVATIONS`, or of `GATED`. `alpha` and `beta` say whether there is
-    such a factor: what it is, each launch is told. The bias is contiguous, one element of type
-    `bias` for each row ("m") or column ("n") of the product: `along` says which. The residual is of
-    C's size. If C is `symmetric`, what lies above its diagonal is what lies below.
+    such a factor; each launch gets its value. The bias is contiguous, with one element of type
+    `bias` for each row ("m") or column ("n") of the product; `along` says which. The residual has
+    C's size. If C is `symmetric`, the part above its diagonal mirrors the part below.
 
-    Of residues, whose moduli are the batch's outer dimension, C gets the "residue" of the
-    accumulator by one that runs along the "batch".
+    For residues, whose moduli are the batch's outer dimension, "residue" stores the accumulator
+    modulo the one for its index along the "batch".
     """
 
     activation: str = ""
@@ -46,15 +46,15 @@ class EpilogueSpec:
 
     @property
     def per_column(self) -> int:
-        """Columns of the product that make one of C: two where a gate multiplies the other half.
+        """Columns of the product per column of C: two if a gate multiplies the other half.
 
-        Of a C that is transposed, rows.
+        Rows, if C is transposed.
         """
         return 2 if self.activation in GATED else 1
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What kernels call the inputs that there are, in the order in which a launch has them."""
+        """The kernels' names for the inputs that exist, in the order of a launch."""
         there = {
             "bias_ptr": self.bias, "residual_ptr": self.residual,
             "alpha": self.alpha, "beta": self.beta,
@@ -79,5 +79,5 @@ class EpilogueSpec:
         return ", ".join(words)
 
 
-#: Of a product and no more.
+#: No epilogue.
 PLAIN = EpilogueSpec()

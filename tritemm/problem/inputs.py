@@ -1,5 +1,5 @@
-"""What a product is given: the shape of its result, and the inputs of its epilogue; and an epilogue
-by torch's own operators, which kernels must compute, and which ends what none of them does.
+"""A product's inputs: the shape of its result, the epilogue's inputs. And the epilogue in torch's
+operators: the reference for kernels, and the replacement where no kernel has one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .epilogue import GATED
 
 
 class EpilogueInputs(NamedTuple):
-    """What follows a product: activation(alpha * a @ b + bias) + beta * residual.
+    """A product's epilogue: activation(alpha * a @ b + bias) + beta * residual.
 
     `bias` is contiguous and 16-byte aligned, [N]; `residual` has the result's shape, any strides.
     A `symmetric` result is computed on and below its diagonal.
@@ -29,14 +29,14 @@ class EpilogueInputs(NamedTuple):
     def made(
         a, b, bias, residual, activation="", alpha=1.0, beta=1.0, symmetric=False
     ) -> EpilogueInputs:  # fmt: skip
-        """What follows a @ b; `NOTHING` if that is so. The residual may be broadcastable."""
-        if beta == 0:  # its values, NaN among them, are not read
+        """The epilogue of a @ b; `NOTHING` if there is none. The residual may be broadcastable."""
+        if beta == 0:  # its values, even NaN, are not read
             residual = None
         if residual is not None:
             residual = residual.expand(result_shape(a, b, activation))
         if bias is not None:
             bias = bias.contiguous()
-            if bias.data_ptr() % 16:  # kernels are compiled for one that begins on such a boundary
+            if bias.data_ptr() % 16:  # kernels are compiled for an aligned one
                 bias = bias.clone()
         if bias is residual is None and not activation and alpha == 1 and not symmetric:
             return NOTHING
@@ -45,7 +45,7 @@ class EpilogueInputs(NamedTuple):
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """The bias and the residual, those that are there."""
+        """The bias and the residual, if they exist."""
         bias, residual, *_ = self
         if bias is None:
             return () if residual is None else (residual,)
@@ -53,12 +53,12 @@ class EpilogueInputs(NamedTuple):
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """Alpha and beta, those that are not 1."""
+        """Alpha and beta, without those that are 1."""
         return tuple(factor for factor in (self.alpha, self.beta) if factor != 1)
 
     @property
     def fields(self) -> dict:
-        """The fields of an `EpilogueSpec`, but the residual, by name."""
+        """The fields of an `EpilogueSpec` by name, except the residual."""
         dtype = None if self.bias is None else self.bias.dtype
         return {
             "activation": self.activation, "bias": dtype,
@@ -66,7 +66,7 @@ class EpilogueInputs(NamedTuple):
         }  # fmt: skip
 
     def key(self) -> tuple:
-        """All that decides what runs; of the factors, whether they are 1, and alpha 0."""
+        """All that decides what runs; for factors, whether they are 1, and whether alpha is 0."""
         bias, residual, activation, alpha, beta, symmetric = self
         values: tuple = (activation, alpha if alpha in (0, 1) else None, beta == 1, symmetric)
         if bias is not None:
@@ -78,7 +78,7 @@ class EpilogueInputs(NamedTuple):
         return values
 
     def read(self) -> tuple[float, ...]:
-        """What a launch is given: the addresses of the tensors, and the factors."""
+        """A launch's inputs: the addresses of the tensors, and the factors."""
         bias, residual, _, alpha, beta, _ = self
         addresses = () if bias is None else (bias.data_ptr(),)
         if residual is not None:
@@ -88,8 +88,8 @@ class EpilogueInputs(NamedTuple):
     def met_by(self, out: torch.Tensor, rewritten: bool = False) -> bool:
         """Whether writing `out` changes what is still to be read.
 
-        A residual that is `out` itself doesn't count, for each of its elements is read by who then
-        writes it; unless `out` is `rewritten` later, by who would read it again.
+        A residual that is `out` itself doesn't count: the thread that writes an element has read it
+        before. It does count if `out` is `rewritten` later, when it would be read again.
         """
         for t in self.tensors:
             same = not rewritten and t is self.residual and t.data_ptr() == out.data_ptr()
@@ -99,15 +99,15 @@ class EpilogueInputs(NamedTuple):
         return False
 
     def before(self) -> EpilogueInputs:
-        """What comes before the activation."""
+        """The part of the epilogue before the activation."""
         if self.bias is None and self.alpha == 1 and not self.symmetric:
             return NOTHING
         return EpilogueInputs(self.bias, alpha=self.alpha, symmetric=self.symmetric)
 
     def of(self, accumulator: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The result in `dtype`, of a product in the accumulator's type, by torch."""
+        """The result in `dtype`, computed by torch from a product in the accumulator's type."""
         alpha, beta = self.alpha, self.beta
-        if not accumulator.is_floating_point():  # else torch would multiply in fp32
+        if not accumulator.is_floating_point():  # else torch would use fp32
             alpha, beta = int(alpha), int(beta)
         if alpha != 1:
             accumulator = accumulator * alpha
@@ -115,22 +115,22 @@ class EpilogueInputs(NamedTuple):
             accumulator = accumulator + self.bias
         result = activated(accumulator, self.activation)
         if self.residual is not None:
-            # One of torch's own sums rounds to the result's type alone.
+            # A sum computed by one torch operator rounds only to the result's type.
             residual = self.residual.to(result.dtype)
             result = result + (residual if beta == 1 else beta * residual)
         result = result.to(dtype)
         return mirrored(result) if self.symmetric else result
 
 
-#: After a product and no more.
+#: No epilogue.
 NOTHING = EpilogueInputs()
 
 
 class Besides(NamedTuple):
-    """What a product has beside its operands: where groups end, and the scales of 8-bit operands.
+    """A product's inputs besides operands and epilogue: ends of groups, scales of 8-bit operands.
 
-    `scales` are those of a and b, and whether sums are promoted, and groups of K are `in_blocks`,
-    as of `Problem.of`.
+    `scales` are those of a and b, and whether sums are promoted, and groups of K are `in_blocks`;
+    see `Problem.of`.
     """
 
     offs: torch.Tensor | None = None
@@ -139,17 +139,17 @@ class Besides(NamedTuple):
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """Those that a launch is given, in its order."""
+        """The tensors that a launch takes, in its order."""
         cut = () if self.offs is None else (self.offs,)
         return cut if self.scales is None else (*cut, *self.scales[:2])
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """How many groups there are, if there are."""
+        """How many groups there are, if any."""
         return () if self.offs is None else (len(self.offs),)
 
     def turned(self) -> Besides:
-        """The same of b.T @ a.T, whose scales change places."""
+        """The same for b.T @ a.T, whose scales change places."""
         if self.scales is None:
             return self
         a, b, promoted = self.scales
@@ -161,21 +161,21 @@ class Besides(NamedTuple):
         return lie, self.scales and self.scales[2], self.in_blocks
 
 
-#: Nothing beside the operands.
+#: No inputs besides the operands.
 ALONE = Besides()
-#: By the dimensions of operands that are cut into groups: what is cut, rows, columns or K.
+#: Dimensions of the operands -> what groups cut: rows, columns or K.
 FORMS = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}
 
 
 def form_of(a, b) -> str:
-    """What is cut into groups."""
+    """What groups cut."""
     return FORMS[a.dim(), b.dim()]
 
 
 def result_shape(a, b, activation: str = "", groups: int | None = None) -> tuple[int, ...]:
-    """Shape of what the `activation` makes of `a` [..., M, K] @ `b` [..., K, N].
+    """Shape of the `activation`'s result for `a` [..., M, K] @ `b` [..., K, N].
 
-    Of so many `groups`, if they are cut: [groups, M, N] where K is, else [M, N].
+    With `groups`: [groups, M, N] if they cut K, else [M, N].
     """
     batch: tuple[int, ...] = ()
     if groups is not None:
@@ -195,7 +195,7 @@ def span(t: torch.Tensor) -> int:
 
 
 def meet(t: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the bytes of two tensors, from their first to their last, meet."""
+    """Whether the bytes of two tensors, from first to last, overlap."""
     begin, address = t.data_ptr(), other.data_ptr()
     return address < begin + span(t) and begin < address + span(other)
 
@@ -203,7 +203,7 @@ def meet(t: torch.Tensor, other: torch.Tensor) -> bool:
 def after(argument, activation: str, residual, beta: float, out=None) -> torch.Tensor:
     """activation(argument) + beta * residual, in the type of `argument`; `out` if given.
 
-    The one place where torch ends a product, so that all calls of a kind have the same bits.
+    The only place where torch ends a product, so that all calls of a kind have the same bits.
     """
     if residual is None:
         if out is not None and activation in GATED:
@@ -211,13 +211,13 @@ def after(argument, activation: str, residual, beta: float, out=None) -> torch.T
         result = activated(argument, activation)
     else:
         done = activated(argument, activation)
-        # A residual of no dimensions would have no say in the type that torch adds in.
+        # A 0-dim residual would not affect the type in which torch adds.
         result = torch.add(done, residual.expand(done.shape), alpha=beta).to(argument.dtype)
     return result if out is None else out.copy_(result)
 
 
 def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
-    """One of `ACTIVATIONS`, or of `GATED`, of `x`."""
+    """One of `ACTIVATIONS` or `GATED`, applied to `x`."""
     if activation in GATED:
         gate, up = _pair(x, activation)
         return gate * up
@@ -228,13 +228,13 @@ def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
 
 
 def _pair(x: torch.Tensor, activation: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The two factors of an activation of pairs; the first half of columns of `x` is the gate's."""
+    """The two factors of a gated activation; the first half of the columns of `x` is the gate's."""
     gate, up = x.chunk(2, -1)
     return activated(gate, GATED[activation]), up
 
 
 def mirrored(c: torch.Tensor) -> torch.Tensor:
-    """What lies on and below the diagonal of `c` [..., N, N], and its mirror above.
+    """The lower triangle of `c` [..., N, N] with its diagonal, mirrored above.
 
     Derivatives are those of `c`, which the caller says is symmetric.
     """

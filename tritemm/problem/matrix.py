@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-#: How an operand is stored: by rows as written (N), or by columns, transposed (T).
+#: How an operand is stored: by rows, as written (N), or by columns, transposed (T).
 Layout = Literal["NN", "NT", "TN", "TT"]
 
 
@@ -21,23 +21,23 @@ class Matrix:
     rows: int
     cols: int
     strides: tuple[int, ...]
-    aligned: bool  # the first element stands on a 16-byte boundary
+    aligned: bool  # the first element is on a 16-byte boundary
 
     @property
     def apart(self) -> bool:
-        """Whether matrices of the batch are stored apart, and not one for all."""
+        """Whether the batch has a matrix each, rather than one for all."""
         return any(self.strides[:2])
 
     def pitch(self, major: str) -> int | Any:
-        """Elements between the rows ("N") or columns ("T") when those are contiguous, else None.
+        """Elements between rows ("N") or columns ("T") if those are contiguous, else None.
 
-        An axis of one element has no stride to speak of; its pitch is rounded up to 16 bytes.
+        The stride of a dimension of one element is arbitrary; its pitch is rounded up to 16 bytes.
         """
         return self._pitches[major != "N"]
 
     @functools.cached_property
     def _pitches(self) -> tuple[int | None, int | None]:
-        """Pitches of both majors: every rung asks for them, several times."""
+        """Pitches for both majors, cached: every rung reads them several times."""
         _, _, row, col = self.strides
         vector = 16 // self.dtype.itemsize
         by_rows = by_columns = None
@@ -49,9 +49,9 @@ class Matrix:
 
     @functools.cached_property
     def vectorised(self) -> bool:
-        """Whether pointer loads are 16 bytes wide: of contiguous lines.
+        """Whether pointer loads are 16 bytes wide; only contiguous lines allow that.
 
-        Triton knows of its integer arguments whether 16 divides them, and nothing finer.
+        Triton only knows whether 16 divides its integer arguments.
         """
         if self.layout == "-" or not self.aligned:
             return False
@@ -66,8 +66,8 @@ class Matrix:
     def packed(self, major: str, batches: tuple[int, int]) -> Matrix:
         """A copy whose rows ("N") or columns ("T") start on 128-byte boundaries, one after another.
 
-        Those are L2's lines: a tile's row of 128 bytes is in one of them. Batches that are
-        broadcast stay so.
+        These are the lines of L2, so a tile's row of 128 bytes is in one line. Broadcast batches
+        stay broadcast.
         """
         inner, outer = (self.cols, self.rows) if major == "N" else (self.rows, self.cols)
         vector = 128 // self.dtype.itemsize
@@ -90,7 +90,7 @@ class Matrix:
 
 
 def stored(make: Callable[..., torch.Tensor], *shape: int, layout: str, **options) -> torch.Tensor:
-    """[*batch, rows, cols] of `make(*sizes, **options)`, by rows (layout N) or by columns (T)."""
+    """[*batch, rows, cols] from `make(*sizes, **options)`, by rows (layout N) or columns (T)."""
     if layout == "N":
         return make(*shape, **options)
     *batch, rows, cols = shape

@@ -1,4 +1,4 @@
-"""One product: sizes, strides, types, what follows it, and the device it runs on."""
+"""One product: sizes, strides, types, its epilogue, and the device it runs on."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ ACCUMULATE = {
     torch.int8: torch.int32,
 }
 
-#: Precision -> the products of planes that it adds up. An operand of fp32 is split into so many
-#: planes of bf16, each the nearest to what the ones before it leave. They add up to `PLANE_FACTOR`
-#: times the operand, so that those of the least subnormal number are numbers of bf16, too.
+#: Precision -> how many products of planes it sums. An fp32 operand is split into `PLANES` bf16
+#: planes, each nearest to what the previous ones leave. They add up to `PLANE_FACTOR` times the
+#: operand, so that the planes of the smallest subnormal number are bf16 numbers too.
 PRODUCTS = {"bf16x6": 6, "bf16x9": 9}
 PLANES, PLANE_FACTOR = 3, 2.0**16
-#: Elements of K of a step of planes: they are padded to it, and the largest product is promoted so
-#: often.
+#: Elements of K in a step of planes: K is padded to a multiple, and the largest product is promoted
+#: after each step.
 PLANE_STEP = 64
 
 T = TypeVar("T")
@@ -43,19 +43,19 @@ class Problem:
     """C[i, j] = A[i, j] @ B[i, j] for the `batches` (i, j); A is M x K, B is K x N.
 
     `precision` says how fp32 operands are multiplied: ieee, tf32, tf32x3, bf16x3, bf16x6, bf16x9 or
-    one of `RESIDUES`; and fp64, ieee or one of these.
-    The `epilogue` is what becomes of the accumulator before C is stored. M and N are those of the
-    product: C has N / `epilogue.per_column` columns.
+    one of `RESIDUES`; for fp64, ieee or one of `RESIDUES`.
+    The `epilogue` turns the accumulator into C. M and N are those of the product: C has
+    N / `epilogue.per_column` columns.
 
-    Where operands have been split into `planes`, A and B have three of them along K, in bf16, and K
-    runs over the products of planes. A product that is `guarded` is done only where a flag asks.
+    If operands have been split into `planes`, A and B have three of them along K, in bf16, and K
+    runs over the products of planes. A `guarded` product is computed only if a flag is set.
 
     The products of a batch may be `groups`: A's and C's rows ("m"), B's and C's columns ("n"), or
-    K ("k") are those of all groups together, one after another, cut where a tensor says. What is
-    cut has no batch stride. Groups of K are `in_blocks` if each begins and ends at a multiple of
-    128, which the caller knows.
+    K ("k") are then those of all groups, one after another, cut where a tensor says. The cut
+    dimension has no batch stride. Groups of K are `in_blocks` if each begins and ends at a multiple
+    of 128, which the caller promises.
 
-    Operands of 8 bits may have `scales`.
+    8-bit operands may have `scales`.
     """
 
     M: int
@@ -81,11 +81,11 @@ class Problem:
     ) -> Problem:  # fmt: skip
         """The problem of `a` [..., M, K], `b` [..., K, N] and `c`, equal batch dims.
 
-        Adjacent batch dimensions are merged where all tensors allow it; more than two that don't
+        Adjacent batch dimensions are merged if all tensors allow it; more than two that don't
         merge raise ValueError, because kernels take two batch strides. `residual` has c's shape;
-        other fields of the `EpilogueSpec` are given by name. What is cut into `groups` is given as
-        one matrix, of all of them; RuntimeError if that is longer than offsets of int32 can say.
-        `scales`: those of a and b, and whether sums are promoted, as `Scales` has them.
+        other fields of the `EpilogueSpec` are passed by name. With `groups`, the cut operand is one
+        matrix for all groups; RuntimeError if it is longer than int32 offsets can say. `scales`:
+        those of a and b, and whether sums are promoted, see `Scales`.
         """
         if groups:
             count = max(t.shape[:-2] for t in (a, b, c))
@@ -96,8 +96,8 @@ class Problem:
         N = b.shape[-1]
         if groups and (cut := {"m": M, "n": N, "k": K}[groups]) >= 2**31:
             raise RuntimeError(
-                f"offs is int32, and the {groups.upper()} that it cuts is {cut}: multiply what is "
-                "below and what is beyond 2**31 apart"
+                f"offs is int32, and the {groups.upper()} that it cuts is {cut}: multiply "
+                "the parts below and beyond 2**31 separately"
             )
         if device is None:
             device = Device.of(a.device)
@@ -122,16 +122,16 @@ class Problem:
 
     @functools.cached_property
     def _hash(self) -> int:
-        """Kept, because many tables are asked for a new problem."""
+        """Cached, because many tables look a new problem up."""
         return hash(tuple(self.__getstate__().values()))
 
     def __getstate__(self) -> dict:
-        """The fields alone, for pickle: hashes differ between processes."""
+        """Only the fields are pickled: hashes differ between processes."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """A, B and C, the scales and the residual if there are any."""
+        """A, B and C, and the scales and the residual if there are any."""
         more = (self.scales.a, self.scales.b) if self.scales else ()
         residual = self.epilogue.residual
         return (self.a, self.b, self.c, *more, *([residual] if residual else []))
@@ -142,12 +142,12 @@ class Problem:
 
     @property
     def batched(self) -> bool:
-        """Whether there are batch indices, of groups even if there is one."""
+        """Whether there are batch indices; groups have one even if there is one group."""
         return self.batch > 1 or bool(self.groups)
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What kernels call that which a launch is given after a, b and c, in its order."""
+        """The kernels' names for a launch's inputs after a, b and c, in order."""
         scales = ("scale_a_ptr", "scale_b_ptr") * (self.scales is not None)
         flag = ("flag_ptr",) * (self.planes or self.guarded)
         return ("offs_ptr",) * bool(self.groups) + scales + self.epilogue.arguments + flag
@@ -156,18 +156,18 @@ class Problem:
     def typical(self) -> tuple[int, int, int, float]:
         """M, N and K of one product of the batch, and how many there are.
 
-        The host doesn't know the sizes of groups. K is as if all had the same; M or N as if two of
-        five had all, for where many are small or empty others are large.
+        The host doesn't know the groups' sizes. K is as if all had the same; M or N as if two in
+        five groups shared everything, for problems where many are small or empty, others large.
         """
         return self.shared(1.0 if self.groups == "k" else 0.4)
 
     @property
     def filled(self) -> int:
-        """How many products there are at most that have a row and a column."""
+        """The most products that can have a row and a column."""
         return min(self.batch, max(1, {"m": self.M, "n": self.N}.get(self.groups, self.batch)))
 
     def shared(self, part: float) -> tuple[int, int, int, float]:
-        """The same if so large a part of the groups had all, each as much, and a row at least."""
+        """The same if this `part` of the groups shared everything equally, at least a row each."""
         if not self.groups:
             return self.M, self.N, self.K, self.batch
         count = max(1.0, min(self.batch * part, self.filled))
@@ -177,7 +177,7 @@ class Problem:
 
     @functools.cached_property
     def space(self) -> TileSpace:
-        """The product's tiles, to be counted."""
+        """The product's tiles, for counting."""
         if self.groups:
             return Grouped(self.M, self.N, self.batch, self.groups)
         space = Triangle if self.epilogue.symmetric else TileSpace
@@ -190,7 +190,7 @@ class Problem:
 
     @property
     def line(self) -> int:
-        """Elements of K in a line of 128 bytes, which TMA swizzles and WGMMA reads."""
+        """Elements of K in a 128-byte line, which TMA swizzles and WGMMA reads."""
         return 128 // self.itemsize
 
     @property
@@ -218,7 +218,7 @@ class Problem:
         """The problem after the `operands` ("a", "b" or "ab") were copied to lines for TMA.
 
         16-bit operands keep their major; WGMMA reads all others only with K contiguous. FFMA has
-        registers for one operand along K. Of groups the lines are those that `across` says.
+        registers for one operand along K. Operands with groups have the lines that `across` says.
         """
         if not operands:
             return self
@@ -242,7 +242,7 @@ class Problem:
         return known[operands]
 
     def _split(self) -> Problem:
-        """That of the planes of both operands, which keep their major, with zeros behind K."""
+        """The problem of both operands' planes, which keep their major, with zeros after K."""
         depth = -(-self.K // PLANE_STEP) * PLANE_STEP
         a = dataclasses.replace(self.a, cols=PLANES * depth, dtype=torch.bfloat16)
         b = dataclasses.replace(self.b, rows=PLANES * depth, dtype=torch.bfloat16)
@@ -251,8 +251,8 @@ class Problem:
         return dataclasses.replace(self, K=PRODUCTS[self.precision] * depth, a=a, b=b)
 
     def _residues(self) -> Problem:
-        """That of residues, of A's rows and of B's columns: their moduli are the batch's outer
-        dimension, and C is residues, too."""
+        """The problem of residues of A's rows and of B's columns: their moduli are the batch's
+        outer dimension, and C holds residues too."""
         batches = RESIDUES[self.precision], self.batch
 
         def packed(matrix: Matrix, major: str, dtype: torch.dtype) -> Matrix:
@@ -269,8 +269,8 @@ class Problem:
 
     @property
     def splits(self) -> bool:
-        """Whether operands may be split into planes or residues, and are not yet: both, by
-        `packed`."""
+        """Whether operands may be split into planes or residues, and aren't yet; `packed` splits
+        both."""
         planes = self.a.dtype == torch.float32 and self.precision in PRODUCTS
         return planes or self.by_residues
 
@@ -280,20 +280,20 @@ class Problem:
 
     @property
     def only_split(self) -> bool:
-        """Whether it is multiplied so or not at all: of these, Triton's dot has bf16x6 alone."""
+        """Whether only splitting computes this precision: Triton's dot has none but bf16x6."""
         return self.splits and self.precision != "bf16x6"
 
     @property
     def by_residues(self) -> bool:
-        """Whether operands may be multiplied as residues of whole numbers."""
+        """Whether operands may be multiplied as residues of integers."""
         return self.precision in RESIDUES
 
     def why_no_residues(self) -> str | None:
-        """Why these operands can't be multiplied so."""
+        """Why these operands can't be multiplied as residues, or None."""
         if self.groups:
-            return "residues are of products that are not of groups"
+            return "products of groups can't use residues"
         if self.K > LONGEST:
-            return f"K is {self.K}; int32 holds sums of residues up to a K of {LONGEST}"
+            return f"K is {self.K}; int32 holds sums of residues only up to K = {LONGEST}"
         return None
 
     @property
@@ -303,9 +303,9 @@ class Problem:
 
     @property
     def across(self) -> dict[str, str]:
-        """How operands that are cut into groups have to be stored, so that no line is cut.
+        """How operands that are cut into groups must be stored, so that no line is cut.
 
-        WGMMA reads fp8 along K alone, so groups `in_blocks` are whole parts of a line.
+        WGMMA reads fp8 only along K, so groups `in_blocks` consist of whole parts of a line.
         """
         if self.groups == "k" and not (self.in_blocks and self.is_fp8):
             return {"a": "T", "b": "N"}
@@ -313,31 +313,31 @@ class Problem:
 
     @property
     def by_ffma(self) -> bool:
-        """Whether fp32 is multiplied as it is, which tensor cores can't."""
+        """Whether fp32 is multiplied without splitting or rounding, which tensor cores can't."""
         return self.a.dtype == torch.float32 and self.precision == "ieee"
 
     @functools.cached_property
     def vectorised(self) -> bool:
-        """Whether pointer loads of A and B are 16 bytes wide; lines that are cut begin anywhere."""
+        """Whether pointer loads of A and B are 16 bytes wide; cut lines may begin anywhere."""
         whole = all(getattr(self, name).layout == major for name, major in self.across.items())
         return self.a.vectorised and self.b.vectorised and whole
 
     @property
     def is_fp8(self) -> bool:
-        """Whether A and B hold floating-point numbers of 8 bits, of one type or two."""
+        """Whether A and B hold 8-bit floating-point numbers, of one type or two."""
         return self.a.dtype.itemsize == 1 and self.a.dtype.is_floating_point
 
     @property
     def sums(self) -> str:
-        """How products are summed: the whole of K, or 128 elements of it that are promoted, scaled
-        before that if scales are of blocks; of planes, those of the largest 64 elements."""
+        """How products are summed: over all of K, or over 128 elements that are promoted, and
+        scaled first with scales of blocks; for planes, over 64 elements of the largest product."""
         if self.scales is None:
             return self.precision if self.planes else "whole"
         return "block" if self.scales.blocks else "promoted" if self.scales.promoted else "whole"
 
     @property
     def lines_per_scale(self) -> tuple[int, int]:
-        """Rows of A, and columns of B, that have a scale together: 1, 128, or 0 for all."""
+        """Rows of A, and columns of B, that share a scale: 1, 128, or 0 for all."""
         return (1, 1) if self.scales is None else self.scales.per(self.M, self.N)
 
     @property
@@ -348,13 +348,13 @@ class Problem:
 
     @property
     def bytes(self) -> int:
-        """Bytes moved if each element of a matrix is moved once: of those that are multiplied."""
+        """Bytes moved if each element of the multiplied matrices is moved once."""
         return self._moved(self.matrices, self.filled)
 
     def copied(self, operands: str) -> int:
         """Bytes that the copies of `packed` read and write: three planes are 6 bytes for 4."""
         moved = self._moved((getattr(self, name) for name in operands), self.batch)
-        if self.by_residues:  # and those of C: residues of it are read, and it is written
+        if self.by_residues:  # plus C: its residues are read, and it is written
             count, result = RESIDUES[self.precision], self._moved((self.c,), self.batch)
             return sum(n * 2 + n * count // self.itemsize for n in (moved, result))
         return moved * 5 // 2 if self.is_split(operands) else 2 * moved
@@ -379,10 +379,10 @@ class Problem:
 
     @property
     def wide(self) -> bool:
-        """Whether an index, or an offset inside one matrix, can pass 2**31 elements.
+        """Whether an index, or an offset within one matrix, can pass 2**31 elements.
 
         Half of that is the limit here too: pointers step by BLOCK_K. A matrix whose rows are all
-        one row in memory is long without being far from end to end.
+        the same memory is long, but its offsets are small.
         """
         return self.long or any(
             m.rows * abs(m.strides[2]) + m.cols * abs(m.strides[3]) >= 2**30 for m in self.matrices
@@ -402,7 +402,7 @@ class Problem:
 
 
 def _merge_batches(*tensors):
-    """Sizes and per-tensor strides of two batch dimensions that walk the tensors' batches."""
+    """Sizes and per-tensor strides of two batch dimensions that cover the tensors' batches."""
     shape = tensors[0].shape[:-2]
     if not shape:
         return (1, 1), ((0, 0),) * len(tensors)
@@ -418,7 +418,7 @@ def _merge_batches(*tensors):
         else:
             merged.append((size, strides))
     if len(merged) > 2:
-        raise ValueError(f"{len(merged)} batch dimensions that don't merge; kernels take two")
+        raise ValueError(f"{len(merged)} batch dimensions that don't merge; kernels support two")
     merged = [(1, (0,) * len(tensors))] * (2 - len(merged)) + merged
     (size_0, strides_0), (size_1, strides_1) = merged
     return (size_0, size_1), tuple(zip(strides_0, strides_1, strict=True))
@@ -428,7 +428,7 @@ _MISSING = object()
 
 
 def kept(function: Callable[[Problem], T]) -> Callable[[Problem], T]:
-    """`function`, asked once for each problem, which keeps the answer; a table would hash it."""
+    """`function`, called once per problem, which keeps the answer; a table would hash it."""
     name = f"{function.__module__}.{function.__qualname__}"
 
     @functools.wraps(function)

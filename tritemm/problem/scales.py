@@ -1,4 +1,4 @@
-"""The scales of operands of 8 bits, and how their products are summed."""
+"""The scales of 8-bit operands, and how their products are summed."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import torch
 
 from .matrix import Matrix
 
-#: Elements of K, and lines of an operand, that share a scale where scales are of blocks.
+#: Elements of K, and lines of an operand, that share a block's scale.
 BLOCK = 128
-#: What shares a scale, as callers name it: in words, or by torch's `ScalingType` of this name.
+#: What shares a scale, as callers name it: by word, or by torch's `ScalingType` of this name.
 RECIPES = {
     "tensor": "TensorWise",
     "row": "RowWise",
     "block": "BlockWise1x128",
     "block2d": "BlockWise128x128",
 }
-#: Types of operands beside int8; two different ones too.
+#: Types of operands besides int8; the two operands' may differ.
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclasses.dataclass(frozen=True)
 class Scales:
-    """What A's and B's elements are multiplied with: fp32 matrices of [lines, steps of K].
+    """The factors of A's and B's elements: fp32 matrices of [lines, steps of K].
 
-    Lines are A's rows, or B's columns. A scale is of one line, of 128 or of all, and of all of K or
-    of 128 elements. Of what the tensor core sums, which keeps 14 bits of fp8, each 128 elements of
-    K are added in fp32 if `promoted`.
+    Lines are A's rows, or B's columns. A scale covers one line, 128 or all, and all of K or 128
+    elements. The tensor core keeps 14 bits of an fp8 sum; if `promoted`, the sums of every 128
+    elements of K are added in fp32.
     """
 
     a: Matrix
@@ -36,7 +36,7 @@ class Scales:
 
     @staticmethod
     def of(a: torch.Tensor, b: torch.Tensor, promoted: bool) -> Scales:
-        """Those of two tensors [lines, steps], or [groups, lines, steps]."""
+        """The scales in two tensors [lines, steps], or [groups, lines, steps]."""
         return Scales(_matrix(a), _matrix(b), promoted)
 
     def transposed(self) -> Scales:
@@ -45,11 +45,11 @@ class Scales:
 
     @property
     def blocks(self) -> bool:
-        """Whether one of them changes along K."""
+        """Whether one of them varies along K."""
         return self.a.cols > 1 or self.b.cols > 1
 
     def per(self, M: int, N: int) -> tuple[int, int]:
-        """How many of so many rows and columns share a scale: 1, 128, or 0 for all."""
+        """How many of M rows and N columns share a scale: 1, 128, or 0 for all."""
         return _lines_per(self.a, M), _lines_per(self.b, N)
 
     def __str__(self) -> str:
@@ -58,9 +58,9 @@ class Scales:
 
 
 def spread(scale: torch.Tensor, lines: int, terms: int) -> torch.Tensor:
-    """A scale [..., lines, steps], or of blocks of lines, for each element of [..., lines, terms].
+    """A scale [..., lines, steps], or for blocks of lines, per element of [..., lines, terms].
 
-    Where all of a dimension share one, it stays one, to be broadcast.
+    A dimension with one scale for all keeps size 1, to be broadcast.
     """
     for dim, size in ((-2, lines), (-1, terms)):
         if 1 < scale.shape[dim] < size:
@@ -69,7 +69,7 @@ def spread(scale: torch.Tensor, lines: int, terms: int) -> torch.Tensor:
 
 
 def empty_scale(recipe: str, lines: int, K: int, groups: tuple[int, ...] = ()) -> torch.Tensor:
-    """Scales [lines, steps] of a recipe, on meta; or so many for each of some groups."""
+    """Scales [lines, steps] for a recipe, on meta; with `groups`, that many of them."""
     steps, bands = -(-K // BLOCK), -(-lines // BLOCK)
     shape = {
         "tensor": (1, 1),
@@ -82,7 +82,7 @@ def empty_scale(recipe: str, lines: int, K: int, groups: tuple[int, ...] = ()) -
 
 
 def _matrix(scale: torch.Tensor) -> Matrix:
-    """A tensor's matrix; along what has one element there is no stride."""
+    """A tensor's matrix; dimensions of one element have no stride."""
     sizes = (1,) * (4 - scale.dim()) + tuple(scale.shape)
     strides = (0,) * (4 - scale.dim()) + scale.stride()
     steps = tuple(step if n > 1 else 0 for n, step in zip(sizes, strides, strict=True))

@@ -1,4 +1,4 @@
-"""The tiles that cover a product: the one place on the host that counts them."""
+"""The tiles that cover a product: the only place on the host that counts them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import math
 
 @dataclasses.dataclass(frozen=True)
 class TileSpace:
-    """The tiles of a dense product: each of its matrices, M x N, is covered by itself.
+    """The tiles of a dense product: each of its matrices, M x N, is covered separately.
 
-    Grids, waves, workspace, limits and the cost model ask here (`Config.tiles`, `Problem.space`),
-    as a kernel asks `Scheduler.tiles`. Another space, of a triangle or of groups, is another class
-    with these methods.
+    Grids, waves, workspace, limits and the cost model use it (`Config.tiles`, `Problem.space`), as
+    kernels use `Scheduler.tiles`. Another space, of a triangle or of groups, is another class with
+    these methods.
     """
 
     M: int
@@ -21,11 +21,11 @@ class TileSpace:
 
     @property
     def elements(self) -> int:
-        """Elements of the product; no tiles are more."""
+        """Elements of the product; there can't be more tiles."""
         return self.tiles(1, 1)
 
     def tiles(self, rows: int, columns: int) -> int:
-        """Tiles of so many rows and columns."""
+        """Tiles of this many rows and columns."""
         return -(-self.M // rows) * -(-self.N // columns) * self.batch
 
     def bands(self, rows: int) -> int:
@@ -36,7 +36,7 @@ class TileSpace:
 class Triangle(TileSpace):
     """The tiles with elements on or below the diagonal of C, N x N, in whole squares of tiles.
 
-    A square's side is the least that whole tiles make up, along and across.
+    A square's side is the least common multiple of the tile's two sides.
     """
 
     def tiles(self, rows: int, columns: int) -> int:
@@ -49,8 +49,8 @@ class Triangle(TileSpace):
 class Grouped(TileSpace):
     """The tiles of `batch` groups that a tensor on the device cuts M, N or K into (m, n, k).
 
-    No tile is of two groups; what is left of M or N behind the last of them is one more. How many
-    tiles that are the host can't know: these are the most.
+    No tile spans two groups; the rest of M or N after the last group counts as one more. The host
+    can't know the number of tiles: these methods give the most.
     """
 
     cut: str

@@ -1,5 +1,5 @@
-"""Between a plan and the GPU: the short way of a call, prepared launches, tensor maps, workspace.
+"""Between a plan and the GPU: the fast path of a call, prepared launches, tensor maps, workspace.
 
-Nothing here knows a kernel. What is private to torch and to Triton, and used all the same, stands
-in `torch_private` and `triton_private`.
+Nothing here knows a kernel. What we use of torch's and Triton's private parts is confined to
+`torch_private` and `triton_private`.
 """

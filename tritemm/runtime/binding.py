@@ -1,12 +1,12 @@
-"""Triton's launch without what it finds out again at every call.
+"""Triton's launch without the work that it repeats at every call.
 
-`fn[grid](...)` binds arguments, looks at each for what the compiler specialises on, encodes a
-tensor map per descriptor and calls a C function. Of all that only the addresses and the stream
-are new when a product is repeated. A `Call` keeps the rest: the arguments of that C function with
-holes for addresses, and the maps that were encoded before.
+`fn[grid](...)` binds arguments, inspects each for what the compiler specialises on, encodes a
+tensor map per descriptor and calls a C function. If a product is repeated, only the addresses and
+the stream are new. A `Call` keeps the rest: the C function's arguments with holes for addresses,
+and the tensor maps encoded before.
 
-Where that function can't be called (`triton_private`), `bind` returns None and `fn[grid](...)` is
-what launches.
+If that function can't be called (`triton_private`), `bind` returns None and `fn[grid](...)`
+launches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .torch_private import current_stream
 from .triton_private import Loaded, Moved, in_boxes, in_clusters
 
 _LOG = logging.getLogger("tritemm.compile")
-#: Compiled kernels that are remembered; there are far fewer than shapes.
+#: The most compiled kernels to remember; there are far fewer of them than shapes.
 KERNELS = 1 << 14
 
 
@@ -48,7 +48,7 @@ class Call:
         self._holes = tuple(holes)
 
     def placed(self, places: Sequence[int]) -> Call:
-        """The same launch, which finds the address of its operand i at `places[i]`."""
+        """The same launch, which takes the address of its operand i from `places[i]`."""
         other = object.__new__(Call)
         other._args, other._head, other._loaded = self._args, self._head, self._loaded
         other._run, other._stream = self._run, self._stream
@@ -58,8 +58,8 @@ class Call:
     def __call__(self, stream: int, addresses: Sequence[float]) -> None:
         """Launch on `stream`, a CUDA stream's handle of the current device.
 
-        `addresses` are those of the operands that `bind` was given, in its order, and the values of
-        the arguments that it was given names of.
+        `addresses` are those of the operands passed to `bind`, in order, and the values of the
+        arguments for which it got names.
         """
         args = self._args.copy()
         for place, operand, maps in self._holes:
@@ -84,10 +84,10 @@ def bind(
 ) -> Call | None:  # fmt: skip
     """The call `fn[grid](**values, **options)` on any addresses of `operands`; None if it can't be.
 
-    `values` names each parameter of `fn`. Which are addresses of `operands`
-    (different objects), or descriptors of them, is seen by identity. A name among the operands is
-    that of a float, which is given anew at each launch as well. Compiles and loads the kernel
-    if that was not done yet, and launches nothing. `device` is the current CUDA device.
+    `values` names each parameter of `fn`. Those that are addresses of `operands` (different
+    objects), or their descriptors, are recognised by identity. A name among the operands is that
+    of a float, which each launch passes like an address. Compiles and loads the kernel if
+    necessary, and launches nothing. `device` is the current CUDA device.
     """
     if not isinstance(fn, JITFunction) or not triton_private.plain():
         return None
@@ -97,26 +97,26 @@ def bind(
         loaded: Any = _LOADED.get(key, _LOADED)
     except (Moved, AttributeError, KeyError, TypeError):
         return None
-    if loaded is _LOADED:  # not there; None is what may be there
+    if loaded is _LOADED:  # missing; None is a possible value
         loaded = _load(key, fn, grid, values, options, cluster)
     try:
         return loaded and Call(loaded, grid, *_layout(loaded, values, operands))
-    except (Moved, KeyError):  # or an argument is a tensor that is made at every call
+    except (Moved, KeyError):  # or an argument is a tensor created at every call
         return None
 
 
 def _load(key: tuple, fn, grid, values, options, cluster: int) -> Loaded | None:
     """Compile and load the kernel that `key` names; None if Triton has to launch it.
 
-    One thread at a time: to the others, a kernel of Triton's looks loaded before it is.
+    Only one thread at a time: to others, Triton's kernel looks loaded before it is.
     """
     with _LOADING:
         if key not in _LOADED:
-            # A compiler's error is the caller's to see, as from Triton's own launch.
+            # The caller sees a compiler's error, as from Triton's own launch.
             compiled = compile_kernel(fn, grid, values, options, cluster)
             try:
                 loaded = Loaded.of(compiled, len(values))
-            except Exception:  # whatever has moved; Triton's own launch says it better if it fails
+            except Exception:  # something has moved; Triton's own launch tells better
                 loaded = None
             _LOADED[key] = loaded
         return _LOADED[key]
@@ -125,7 +125,7 @@ def _load(key: tuple, fn, grid, values, options, cluster: int) -> Loaded | None:
 def compile_kernel(fn, grid, values, options, cluster: int = 1):
     """The kernel that `fn[grid](**values, **options)` runs, in clusters of `cluster` programs.
 
-    A descriptor may have a `box` that its block only divides.
+    A descriptor may have a `box` of which its block is only a divisor.
     """
     triton_private.settle(fn)
     begin = time.perf_counter()
@@ -141,15 +141,15 @@ def compile_kernel(fn, grid, values, options, cluster: int = 1):
     return compiled
 
 
-#: Calls that are kept by `call_of`.
+#: The most calls that `call_of` keeps.
 CALLS = 4096
 _CALLS: dict[Hashable, Call | None] = Bounded(CALLS)
 
 
 def call_of(key: Hashable, make: Callable[[], Call | None]) -> Call | None:
-    """What `make()` gave for `key` at first."""
+    """What `make()` returned for `key` the first time."""
     call: Any = _CALLS.get(key, _CALLS)
-    if call is _CALLS:  # not there; None is what may be there
+    if call is _CALLS:  # missing; None is a possible value
         call = make()
         _CALLS[key] = call
     return call
@@ -160,11 +160,11 @@ def launch(
     tensors: dict[str, torch.Tensor],
     arguments: Callable[[dict[str, torch.Tensor]], dict[str, Any]] = dict,
 ) -> Call | None:  # fmt: skip
-    """`fn[grid](**values, **arguments(tensors), **options)`, short from the second time on.
+    """`fn[grid](**values, **arguments(tensors), **options)`, fast from the second call on.
 
-    `arguments` makes the kernel's parameters of the tensors: these themselves, or descriptors of
-    them. All but the tensors' addresses must follow from `key`, and so must their alignment to 16
-    bytes. They lie on the current device. Returns what repeats the launch, if there is that.
+    `arguments` turns the tensors into the kernel's parameters: the tensors themselves, or their
+    descriptors. `key` must determine everything but the tensors' addresses, also their alignment to
+    16 bytes. They are on the current device. Returns what repeats the launch, or None.
     """
     device = next(iter(tensors.values())).get_device()
     if device >= 0 and triton_private.plain():
@@ -185,8 +185,8 @@ def launch(
 def launch_alike(
     fn, grid: Sequence[int], values: dict[str, Any], tensors: dict[str, torch.Tensor], warps: int
 ) -> Call | None:
-    """`launch` on the first tensor's device, where nothing else decides what is launched than
-    these, and the types and alignment of the tensors."""
+    """`launch` on the first tensor's device, if nothing else determines the launch but these
+    arguments, and the types and alignment of the tensors."""
     key = (*grid, *values.values(), *((t.dtype, t.data_ptr() & 15) for t in tensors.values()))
     with torch.cuda.device_of(next(iter(tensors.values()))):
         return launch(key, fn, grid, values, {"num_warps": warps}, tensors)
@@ -195,8 +195,8 @@ def launch_alike(
 def _kernel_key(fn, values: dict[str, Any], options: dict[str, Any], device: int) -> tuple:
     """All that Triton compiles a kernel for, at least as finely divided as Triton does.
 
-    Of an integer that is its type, whether it is 1, and whether 16 divides it; of a pointer its
-    type and alignment; of a descriptor the type, the block and the layout; a constexpr itself.
+    For an integer its type, whether it is 1, and whether 16 divides it; for a pointer its type and
+    alignment; for a descriptor the type, the block and the layout; a constexpr itself.
     """
     kinds: list[Any] = []
     for parameter, value in zip(fn.params, values.values(), strict=True):
@@ -221,9 +221,9 @@ def _kernel_key(fn, values: dict[str, Any], options: dict[str, Any], device: int
 
 
 def _layout(loaded: Loaded, values: dict, operands: Sequence) -> tuple[list, list]:
-    """The C function's arguments of the kernel, and the holes: (place, operand, its maps).
+    """The kernel's arguments for the C function, and the holes: (place, operand, its maps).
 
-    A descriptor is given as its map, its shape and its strides.
+    A descriptor is passed as its map, its shape and its strides.
     """
     args: list[Any] = []
     holes: list[tuple[int, int, Maps | None]] = []

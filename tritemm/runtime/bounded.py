@@ -1,11 +1,11 @@
-"""Tables of what was found out, which must not grow without end."""
+"""Tables of computed results, with bounded size."""
 
 
 class Bounded(dict):
-    """A dict that forgets all it has before it would have more than `most` entries.
+    """A dict that drops all entries before it would exceed `most`.
 
-    What is in it can be found out again, and a program that asks for that many different things
-    in a row asks for few of them twice.
+    Its entries can be computed again, and a program that needs so many different ones in a row
+    needs few of them twice.
     """
 
     def __init__(self, most: int):

@@ -1,8 +1,8 @@
-"""The way around torch's dispatcher, which costs more than a small product takes.
+"""The path around torch's dispatcher, which takes longer than a small product.
 
-It is taken by calls in which nothing but the product happens, and its gradient is recorded: plain
+Calls take it if nothing but the product, and the recording of its gradient, has to happen: plain
 CUDA tensors of a kind that was multiplied before, no mode, no transform, no autocast, no tracing,
-no profiler. All others go through the operator, where torch sees them: `torch.profiler` shows
+no profiler. All other calls go through the operator, where torch sees them: `torch.profiler` shows
 `tritemm::gemm`.
 """
 
@@ -31,13 +31,13 @@ from .torch_private import tracing_before_dispatch as _before_dispatch
 from .torch_private import transform as _transform
 from .torch_private import untraced as _untraced
 
-#: Kinds that are remembered.
+#: The most kinds to remember.
 KINDS = 4096
 
-#: Two operands and the result, where there is one.
+#: Two operands and the result, if there is one.
 Triple = tuple[Any, Any, Any]
 
-#: The types of tensors that are what their memory says.
+#: The types of tensors that consist of nothing but their memory.
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _grad_enabled = torch.is_grad_enabled
@@ -50,7 +50,7 @@ _fp32_precision = _private("_get_fp32_precision_getter") or (
 )
 _count_write = _private("_increment_version")
 _device = _private("_cuda_getDevice")
-#: Whether torch has all the names that this module needs; where not, the operator does all.
+#: Whether torch has all the names that this module needs; if not, the operator runs every call.
 AVAILABLE = None not in (
     _function_mode, _dispatch_modes, _before_dispatch, _transform, _tracing, _count_write, _device,
     _empty,
@@ -58,11 +58,11 @@ AVAILABLE = None not in (
 
 
 class Kind:
-    """What is known of a kind of product: how its result lies, and what it launches.
+    """What is known of a kind of product: how its result is stored, and what it launches.
 
-    `size`, `stride` and `dtype` are those of the result; `spans` are the bytes from the first
-    element to the end of the last, of a, b and the result. `launches` is None where each launch is
-    Triton's own. One that is made `apart` is a kind of its own, whose activation is torch's.
+    `size`, `stride` and `dtype` are the result's; `spans` are the bytes from the first element to
+    the end of the last, for a, b and the result. `launches` is None if Triton itself must launch.
+    A product made `apart` is a kind of its own, whose activation torch computes.
     """
 
     size: tuple[int, ...]
@@ -71,7 +71,7 @@ class Kind:
     spans: tuple[int, int, int]
     launches: Launches | Any
     apart: bool
-    #: Whether the result may be written twice, so that it can't be the residual.
+    #: Whether the result may be written twice, so that it can't also be the residual.
     twice = False
 
     def dropped(self, size: tuple[int, ...], stride: tuple[int, ...]) -> Kind:
@@ -81,21 +81,21 @@ class Kind:
         return other
 
 
-#: Those of a, b and the result, and of what the epilogue reads; and its factors.
+#: Addresses of a, b, the result and the epilogue's inputs; and the epilogue's factors.
 Addresses = tuple[Any, ...]
 #: A kind that has launches, and which two of some addresses it multiplies.
 Step = tuple[Kind, int, int]
-#: By the keys of `kind_of`.
+#: Kinds, by the keys of `kind_of`.
 KNOWN: dict[tuple, Kind] = Bounded(KINDS)
-#: All that a caller of `matmul` asked for, and the operands' type -> the operator's options.
+#: All options of a `matmul` call, and the operands' type -> the operator's options.
 OPTIONS: dict[tuple, tuple] = Bounded(KINDS)
 
 
 def kind_of(a, b, out, options: tuple, then: EpilogueInputs = NOTHING) -> tuple[tuple, Addresses]:
     """The key of a call's kind, all that decides what runs; and what a launch of it takes.
 
-    The second is the addresses and the factors of `then`. `options`: kernel, precision, accumulator
-    and result type, as the operator takes them.
+    The latter are the addresses and the factors of `then`. `options`: kernel, precision,
+    accumulator and result type, as the operator takes them.
     """
     first, second, third = a.data_ptr(), b.data_ptr(), 0
     dtype = a.dtype
@@ -117,14 +117,13 @@ def kind_of(a, b, out, options: tuple, then: EpilogueInputs = NOTHING) -> tuple[
 def learn(
     asked: tuple, options: tuple, called: Triple | None, prepared: Triple, result
 ) -> None:  # fmt: skip
-    """Let `options` be known to follow from what was `asked`, of operands of this type.
+    """Remember that `asked`, for operands of this type, leads to these `options`.
 
-    And let products of 1-D operands be known as those are that have been made of them. `called` are
-    input, other and out as a caller gave them, or None if more than a product was asked for;
-    `prepared` the same as they were multiplied, with two dimensions at least. `result` is what the
-    caller gets.
+    And remember products of 1-D operands like the products made of them. `called` are input, other
+    and out as the caller passed them, or None if there was an epilogue; `prepared` are the same as
+    they were multiplied, with at least two dimensions. `result` is the caller's.
     """
-    with contextlib.suppress(TypeError):  # a config that can't be a key
+    with contextlib.suppress(TypeError):  # an unhashable config
         OPTIONS[asked, prepared[0].dtype] = options
     if called is None or min(t.dim() for t in called[:2]) > 1:
         return
@@ -137,7 +136,7 @@ def learn(
 
 
 def available() -> bool:
-    """Whether this way can be taken at all. Under torch.compile that is a constant: it can't."""
+    """Whether the fast path is possible at all. Under torch.compile this is a constant, False."""
     return AVAILABLE and not is_dynamo_compiling()
 
 
@@ -151,7 +150,7 @@ def recording() -> bool:
 
 def usual(a, b, out) -> bool:
     """Whether nothing but the product, and recording its gradient, may happen in this call."""
-    return (  # what is no plain tensor is asked for nothing but its type
+    return (  # of other objects than plain tensors, only the type is read
         type(a) in PLAIN
         and type(b) in PLAIN
         and not a.is_neg()
@@ -169,34 +168,34 @@ def usual(a, b, out) -> bool:
 
 
 def plain(t) -> bool:
-    """Whether the tensor is what its memory says."""
+    """Whether the tensor consists of nothing but its memory."""
     return type(t) in PLAIN and not t.is_neg()
 
 
 def unwatched(a, b, others: Sequence, out=None) -> bool:
-    """Whether an operator on these tensors, two of them and more, would come to its kernels at
-    once, and nobody watches it or wants a gradient."""
+    """Whether an operator on these tensors, two or more, would reach its kernels at once, and
+    nobody watches it or needs a gradient."""
     if is_dynamo_compiling() or not AVAILABLE or not usual(a, b, out):
         return False
     tensors = [t for t in (a, b, *others) if t is not None]
     try:
         memory = all(plain(t) and t.data_ptr() for t in tensors)
-    except RuntimeError:  # of a batch, or nothing but zeros
+    except RuntimeError:  # a vmapped batch, or symbolic zeros
         return False
     return memory and not _requires_grad(*tensors)
 
 
 def check_writable(out) -> None:
-    """Raise torch's error where `out` was made in inference mode, and that has ended."""
+    """Raise torch's error if `out` was created in inference mode, and that has ended."""
     if out.is_inference() and not _inference():
         raise RuntimeError(
             "Inplace update to inference tensor outside InferenceMode is not allowed: "
-            "out was made in inference mode. Take out.clone()"
+            "out was made in inference mode. Use out.clone()"
         )
 
 
 def usual_out(out) -> bool:
-    """Whether `out` may be written to, and its write counted, as any tensor."""
+    """Whether `out` may be written to, with its version counted, like any tensor."""
     return (
         plain(out)
         and not (out.requires_grad and _grad_enabled())
@@ -205,10 +204,10 @@ def usual_out(out) -> bool:
 
 
 def multiply(kind: Kind, addresses: Addresses, out) -> torch.Tensor | None:
-    """The product of what lies at the first two addresses, of a `kind` that has launches.
+    """The product of the operands at the first two addresses, of a `kind` that has launches.
 
-    After the result's come those of what its epilogue reads, which don't meet it, and its factors.
-    None where they can't be used: under a hook of Triton's, or `out` overlaps an operand.
+    After the result's address come those of its epilogue's inputs, which don't overlap it, and its
+    factors. None if the launches can't be used: Triton has a hook, or `out` overlaps an operand.
     """
     launches = kind.launches
     if not triton_private.plain() or (out is not None and overlap(addresses[:3], kind.spans)):
@@ -231,16 +230,16 @@ def multiply(kind: Kind, addresses: Addresses, out) -> torch.Tensor | None:
 def multiply_each(
     device: int, steps: Sequence[Step | None], addresses: Sequence[int]
 ) -> list[torch.Tensor | None] | None:
-    """The product of each step, None for none; None, as `multiply`, where they can't be made.
+    """The product of each step, None for none; None, as in `multiply`, if they can't be made.
 
-    `device` is the one on which all of them lie.
+    `device` is the one that holds all of them.
     """
     if _device() != device or not triton_private.plain():
         return None
     made: list[torch.Tensor | None] = []
     for step in steps:
         out = None
-        if step is not None:  # written out: autograd's thread has little of this in its caches
+        if step is not None:  # inlined: autograd's thread has little of this in its caches
             kind, first, second = step
             out = _empty(kind.size, kind.stride, kind.dtype)
             kind.launches((addresses[first], addresses[second], out.data_ptr()))
@@ -249,7 +248,7 @@ def multiply_each(
 
 
 def write(kind: Kind | None, addresses: Addresses) -> bool:
-    """Write the product to the third address, which no operand meets; False if it can't be."""
+    """Write the product to the third address, which overlaps no operand; False if impossible."""
     if kind is None or kind.launches is None or not triton_private.plain():
         return False
     if kind.twice and addresses[2] in addresses[3:]:
@@ -261,7 +260,7 @@ def write(kind: Kind | None, addresses: Addresses) -> bool:
 
 
 def overlap(addresses: tuple[int, int, int], spans: tuple[int, int, int]) -> bool:
-    """Whether the result's bytes meet those of an operand; of a, b and the result."""
+    """Whether the result's bytes overlap those of an operand; for a, b and the result."""
     first, second, start = addresses
     end = start + spans[2]
     return (start < first + spans[0] and first < end) or (

@@ -1,5 +1,5 @@
-"""How code compiled by Inductor calls an operator, straight and not through torch's dispatcher; and
-where what it makes of a graph can be changed.
+"""How code compiled by Inductor calls an operator directly, without torch's dispatcher; and where
+its graphs can be changed.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from torch.torch_version import TorchVersion
 
 from ..namespace import NAMESPACE
 
-#: Whether AOTInductor's packages hand types on as others: pytorch/pytorch#169157.
+#: Whether AOTInductor's packages pass wrong types on: pytorch/pytorch#169157.
 _MIXES_TYPES = TorchVersion(torch.__version__) < "2.12"
-#: Operators of a graph, and what is to be done to a graph with one.
+#: Operators in a graph, and the change to make to a graph with one.
 _passes: list[tuple[torch._ops.OpOverload, Callable[[torch.fx.Graph], None]]] = []
 
 
 def add_pass(operator: torch._ops.OpOverload, change: Callable[[torch.fx.Graph], None]) -> None:
-    """Have Inductor call `change`, once, with each graph that it compiles with this operator.
+    """Make Inductor call `change`, once, with each graph that it compiles with this operator.
 
-    The graph is functional and below autograd. Where Inductor's parts are not as they were in torch
-    2.11 to 2.14, it isn't called, and a warning says so.
+    The graph is functional and below autograd. If Inductor's parts are not as in torch 2.11 to
+    2.14, `change` isn't called, and a warning says so.
     """
     _passes.append((operator, change))
 
 
 def is_inference() -> bool:
-    """Whether nothing that the code returns whose graph is compiled has a gradient."""
+    """Whether no output of the code that is being compiled has a gradient."""
     context = torch._guards.TracingContext.try_get()
     outputs = getattr(getattr(context, "fw_metadata", None), "output_info", None)
     return outputs is not None and not any(output.requires_grad for output in outputs)
 
 
 def no_fake_tensors() -> contextlib.AbstractContextManager:
-    """Where tensors have values, although a graph is compiled."""
+    """A block in which tensors have values, although a graph is being compiled."""
     return torch._subclasses.fake_tensor.unset_fake_temporarily()
 
 
@@ -58,13 +58,14 @@ def _register_passes() -> None:
 
 
 def lower(operator, name: str, tensors: int = 2, optional: int = 0) -> None:
-    """Have Inductor, where it is loaded, call `name(*arguments, out=...)` in place of `operator`.
+    """Make Inductor, once loaded, call `name(*arguments, out=...)` instead of `operator`.
 
-    `name` is what `called_by_inductor` was given. The operator takes so many `tensors`, then those
-    that are `optional`, then constants. It returns a new tensor; if its last constant is the type
-    of that, `name` takes all but that. It takes no None for an optional tensor: only those that are
-    there, and behind the tensors whether each is. In code that is not Python the operator itself is
-    called, and where Inductor's parts are not as they were in torch 2.11 to 2.14, with a warning.
+    `name` is what `called_by_inductor` was given. The operator takes that many `tensors`, then the
+    `optional` ones, then constants. It returns a new tensor; if its last constant is that tensor's
+    type, `name` doesn't take it. `name` takes no None for an optional tensor: only those that
+    exist, and after the tensors, for each, whether it does. Code that is not Python calls the
+    operator itself; so does all code, with a warning, if Inductor's parts are not as in torch 2.11
+    to 2.14.
     """
     lowering = sys.modules.get("torch._inductor.lowering")
     if lowering is None:
@@ -82,12 +83,12 @@ def lower(operator, name: str, tensors: int = 2, optional: int = 0) -> None:
 
 @contextlib.contextmanager
 def _as_expected(otherwise: str) -> Iterator[None]:
-    """For what relies on Inductor's parts: warn of what is the case where they have changed."""
+    """For code that relies on Inductor's parts: warn of the consequence if they have changed."""
     try:
         yield
     except (AttributeError, ImportError, TypeError) as error:
         warnings.warn(
-            f"tritemm doesn't know the Inductor of torch {torch.__version__} ({error}). "
+            f"tritemm doesn't support the Inductor of torch {torch.__version__} ({error}). "
             f"Results are right, but {otherwise}",
             stacklevel=2,
         )
@@ -105,8 +106,8 @@ def _lowering(operator, name: str, tensors: int, optional: int, lowering):
         if V.graph.cpp_wrapper:
             if typed and V.graph.aot_mode and _MIXES_TYPES:
                 raise RuntimeError(
-                    f"AOTInductor of torch {torch.__version__} hands {operator} other types than "
-                    "it is given. Make the package with torch 2.12 or newer"
+                    f"AOTInductor of torch {torch.__version__} passes {operator} other types than "
+                    "it should. Build the package with torch 2.12 or newer"
                 )
             return usual(*arguments)
         there = [t is not None for t in arguments[tensors : tensors + optional]]

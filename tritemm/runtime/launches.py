@@ -1,4 +1,4 @@
-"""What one kind of product launches, one kernel after another, lacking only addresses."""
+"""The launches of one kind of product, one kernel after another, complete but for addresses."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .binding import Call
 from .torch_private import current_stream, empty_strided
 from .workspace import Room
 
-#: Copies and sums begin so many bytes apart: TMA's alignment, and L2's lines.
+#: Copies and sums begin at multiples of this many bytes: TMA's alignment, and L2's lines.
 APART = 256
 
 
 class Launches:
     """Copies of operands if there are any, then the product; safe to share between threads.
 
-    The addresses that `calls` know: those of a, b and c; of each of the `copies`, given in bytes;
-    of the partial sums and the counters, if there is `room`. All but the counters are one piece of
-    memory, which torch's allocator gives each call.
+    Addresses that `calls` use: those of a, b and c; of each of the `copies`, given in bytes; of the
+    partial sums and the counters, if there is `room`. All but the counters are one block of
+    memory, which torch's allocator provides for each call.
     """
 
     __slots__ = ("_bytes", "_calls", "_counters", "_offsets", "device")
@@ -39,7 +39,7 @@ class Launches:
     def __call__(self, addresses: tuple[float, ...]) -> None:
         """Launch on the current stream of the current device, which is `device`.
 
-        `addresses` are those of a, b and c, of what the epilogue reads, and its factors.
+        `addresses` are those of a, b, c and the epilogue's inputs, and the epilogue's factors.
         """
         stream = current_stream(self.device)
         if self._bytes:

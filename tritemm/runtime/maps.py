@@ -1,4 +1,4 @@
-"""Tensor maps: what TMA reads a tensor by, encoded once for each address."""
+"""Tensor maps, by which TMA reads a tensor, encoded once for each address."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, ClassVar
 from ..machine.driver import have_context
 from .torch_private import current_device
 
-#: Tensor maps that are kept, all together: about 20 MB.
+#: The most tensor maps to keep, all together: about 20 MB.
 MAPS = 1 << 16
 
 
 class Maps(dict):
     """Address -> tensor map, of one geometry.
 
-    A map holds an address and a geometry and nothing else: one of freed memory is right again
-    when the address is. All of them are dropped when `MAPS` were made.
+    A map holds an address and a geometry and nothing else: a map of freed memory is valid again
+    when the address is. Once `MAPS` have been made, all of them are dropped.
     """
 
     _every: ClassVar[weakref.WeakSet[Maps]] = weakref.WeakSet()

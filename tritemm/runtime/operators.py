@@ -1,4 +1,4 @@
-"""How tritemm's operators are made known to torch: all of them here, each by its schema."""
+"""Registers tritemm's operators with torch: all of them here, each by its schema."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from .torch_private import (
 
 try:
     _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
-except RuntimeError as error:  # torch lets one library define operators of a name
+except RuntimeError as error:  # torch lets only one library define a namespace
     first = getattr(getattr(torch.ops, NAMESPACE), "gemm_into", None)
     where = first.__code__.co_filename if first else "elsewhere"
     raise ImportError(
-        f"{NAMESPACE} is in this process already: {where} has registered its operators, and "
-        f"{__file__} would be a second copy. Import one of the two; to import it anew, start "
-        "Python anew"
+        f"{NAMESPACE} is already in this process: {where} has registered its operators, and "
+        f"{__file__} would be a second copy. Import only one of the two; to reload it, restart "
+        "Python"
     ) from error
 
 
 def define(schema: str) -> torch._ops.OpOverload:
-    """The operator tritemm:: of this schema, which nothing implements yet."""
+    """The operator tritemm:: with this schema, not implemented yet."""
     name = _LIBRARY.define(schema)
     return getattr(getattr(torch.ops, NAMESPACE), name.removeprefix(f"{NAMESPACE}::")).default
 
 
 def implement(operator: torch._ops.OpOverload, function: Callable, *keys: str) -> None:
-    """Have the dispatcher call `function` for an operator at these keys; untraced.
+    """Make the dispatcher call `function` for an operator at these keys; untraced.
 
-    At "Autograd" it is a rule, which is given the dispatch keys first. At "Fake" it makes a result
-    without data; at "Vmap" it is given `info` and `in_dims` first.
+    At "Autograd" it is a rule that gets the dispatch keys first. At "Fake" it makes a result
+    without data; at "Vmap" it gets `info` and `in_dims` first.
     """
     for key in keys:
         if key == "Fake":
@@ -56,11 +56,11 @@ def implement_whole(
     rule: Callable | None = None,
     vmap: Callable | None = None,
 ) -> None:
-    """Have `function` make the operator's results on any device, and `fake` those without data.
+    """Let `function` make the operator's results on any device, and `fake` those without data.
 
-    If it has derivatives, `rule` records them, where a gradient or a tangent asks for one. It is
-    given the dispatch keys and whether there are tangents, then the arguments. Without `vmap`, one
-    result is made after another.
+    If it has derivatives, `rule` records them when a gradient or a tangent is needed. It gets the
+    dispatch keys and whether there are tangents, then the arguments. Without `vmap`, the results of
+    a batch are made one after another.
     """
 
     def one_by_one(info, in_dims, *args):
@@ -71,7 +71,7 @@ def implement_whole(
                 parts.append([arg] * max(count, 1))
             elif count:
                 parts.append(arg.unbind(dim))
-            else:  # a result of zeros has the shape of those that there aren't
+            else:  # a result of zeros has the shape of the missing ones
                 parts.append([arg.new_zeros(arg.shape[:dim] + arg.shape[dim + 1 :])])
         made = [operator(*one) for one in zip(*parts, strict=True)]
         if isinstance(made[0], torch.Tensor):
@@ -87,7 +87,7 @@ def implement_whole(
 
 
 def implement_out(operator: torch._ops.OpOverload, function: Callable) -> None:
-    """Have `function(*arguments, out.dtype, out=out)` write the operator's result to `out`."""
+    """Let `function(*arguments, out.dtype, out=out)` write the operator's result to `out`."""
 
     def write(*args, out) -> None:
         function(*args, out.dtype, out=out)
@@ -111,6 +111,6 @@ def _recording(operator: torch._ops.OpOverload, rule: Callable) -> Callable:
 def called_by_inductor(name: str, function: Callable) -> None:
     """Let compiled code call `function` as torch.ops.tritemm.`name`: see `inductor.lower`.
 
-    By such a name, because generated code imports torch and is kept between processes.
+    The name begins with torch because generated code imports torch, and other processes load it.
     """
     setattr(getattr(torch.ops, NAMESPACE), name, function)

@@ -1,4 +1,4 @@
-"""Questions about sizes, some of which, in a graph, only data will tell: those of `x[mask]`."""
+"""Questions about sizes; in a graph only data answers some of them: those of `x[mask]`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch.compiler import is_dynamo_compiling
 
 
 def _said(condition) -> bool | None:
-    """What a condition says that is yes or no; None of others.
+    """The value of a condition that is yes or no; None for others.
 
-    Under `torch.jit.trace` that is a tensor, of which it doesn't warn, as of torch's checks.
+    Under `torch.jit.trace` a condition is a tensor; like torch's own checks, this doesn't warn.
     """
     if isinstance(condition, torch.Tensor) and not is_dynamo_compiling():
         with warnings.catch_warnings():
@@ -22,7 +22,7 @@ def _said(condition) -> bool | None:
 
 
 def holds(condition: bool | torch.SymBool) -> bool:
-    """Whether it does. Where only data will tell, yes: then the graph checks it when it is run."""
+    """Whether it holds. If only data will tell, yes: the graph then checks it at run time."""
     if (said := _said(condition)) is not None:
         return said
     from torch.fx.experimental.symbolic_shapes import guard_or_true  # takes long
@@ -34,7 +34,7 @@ def holds(condition: bool | torch.SymBool) -> bool:
 
 
 def known(condition: bool | torch.SymBool) -> bool:
-    """Whether it is known to hold; where only data will tell, no."""
+    """Whether it is known to hold; if only data will tell, no."""
     if (said := _said(condition)) is not None:
         return said
     from torch.fx.experimental.symbolic_shapes import guard_or_false  # takes long
@@ -43,13 +43,13 @@ def known(condition: bool | torch.SymBool) -> bool:
 
 
 def fits(shape: Sequence[int], other: Sequence[int], ask: Callable = holds) -> bool:
-    """Whether two shapes are equal, as one is to `ask` of each size: `holds` or `known`."""
+    """Whether two shapes are equal, judging each size with `ask`: `holds` or `known`."""
     return len(shape) == len(other) and all(ask(x == y) for x, y in zip(shape, other, strict=True))
 
 
 def expands(shape: Sequence[int], to: Sequence[int]) -> bool:
-    """Whether a tensor of `shape` broadcasts to a result of the shape `to`; as of `holds`."""
-    sizes = zip(reversed(shape), reversed(to), strict=False)  # from the last on
+    """Whether a tensor of `shape` broadcasts to a result of the shape `to`; see `holds`."""
+    sizes = zip(reversed(shape), reversed(to), strict=False)  # from the last dimension
     return len(shape) <= len(to) and all(
         known(size == 1) or holds(size == whole) for size, whole in sizes
     )
@@ -67,7 +67,7 @@ def in_one_piece(t: torch.Tensor) -> bool:
 
 
 def summed(t: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """`t.sum_to_size(shape)`, of sizes that only data will tell too."""
+    """`t.sum_to_size(shape)`, also for sizes that only data will tell."""
     try:
         return t.sum_to_size(shape)
     except RuntimeError as error:

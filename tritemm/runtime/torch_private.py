@@ -1,6 +1,6 @@
-"""What is private to torch and used all the same: quick ways to ask what every call asks.
+"""What we use of torch's private parts: quick answers to what every call asks.
 
-A name that is not there is None, or the public function where that does as well.
+A missing name is None, or a public function if one serves as well.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ F = TypeVar("F", bound=Callable)
 
 
 def private(path: str):
-    """What stands at `path` in torch._C; None if it isn't there."""
+    """The object at `path` in torch._C; None if it is missing."""
     value: Any = torch._C
     for name in path.split("."):
         value = getattr(value, name, None)
     return value
 
 
-#: Classes of the tensors that stand for others while torch traces.
+#: Classes of the tensors that represent others while torch traces.
 TRACED = FakeTensor, FunctionalTensor
 #: Index of a CUDA device -> handle of its current stream.
 current_stream: Callable[[int], int] = private("_cuda_getCurrentRawStream") or (
@@ -48,13 +48,13 @@ def _whether(key: str, how: str) -> Any:
     return None if None in (ask, of) else functools.partial(ask, of)
 
 
-#: () -> whether the dispatcher leaves autograd out, as it does in inference mode.
+#: () -> whether the dispatcher skips autograd, as in inference mode.
 below_autograd_now: Callable[[], bool] = (
     _whether("AutogradFunctionality", "excluded") or torch.is_inference_mode_enabled
 )
-#: () -> whether a tracer stands before the dispatcher, which has modes of its own; None: unknown.
+#: () -> whether a tracer precedes the dispatcher, which has modes of its own; None: unknown.
 tracing_before_dispatch: Callable[[], bool] | Any = _whether("PreDispatch", "included")
-#: () -> how many modes there are that take operators before the dispatcher does.
+#: () -> the number of modes that see operators before the dispatcher does.
 dispatch_modes: Callable[[], int] | Any = private("_len_torch_dispatch_stack")
 #: () -> the innermost transform of `torch.func`, or None.
 transform: Callable[[], object] | Any = private("_functorch.peek_interpreter_stack")
@@ -67,19 +67,19 @@ profiling = private("_autograd._profiler_enabled") or (lambda: False)
 
 
 def in_others_hands() -> bool:
-    """Whether a mode or a transform makes of tensors what it likes, which may have no memory."""
+    """Whether a mode or a transform may replace tensors by objects without memory."""
     return bool(dispatch_modes and dispatch_modes()) or in_transform()
 
 
 def in_transform() -> bool:
-    """Whether a transform of `torch.func` is at work."""
+    """Whether a transform of `torch.func` is active."""
     return transform is not None and transform() is not None
 
 
 def _skip(function: Callable) -> bool:
-    """Have Dynamo take neither `function`, where it is called from eager code, nor what it calls.
+    """Exclude `function`, called from eager code, and all that it calls from Dynamo.
 
-    Once and for all, at no cost of a call. False where this torch can't be told.
+    This is done once, at no cost per call. False if this version of torch doesn't support it.
     """
     names = "set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction"
     tell, strategy, action = (private(f"_dynamo.eval_frame.{name}") for name in names)
@@ -92,8 +92,8 @@ def _skip(function: Callable) -> bool:
 def untraced(function: F) -> F:
     """`function`, which Dynamo neither compiles nor follows, nor what it calls.
 
-    Python that is not for graphs would be compiled wherever a compiled function, after a break of
-    its graph, comes to it: through torch's dispatcher, or past a frame that Dynamo has given up.
+    Otherwise Dynamo would compile Python code not meant for graphs if a compiled function, after a
+    graph break, reached it: through torch's dispatcher, or after Dynamo gave up on a frame.
     """
     if not _skip(function):
         return torch._disable_dynamo(function)  # type: ignore[return-value]
@@ -102,24 +102,24 @@ def untraced(function: F) -> F:
 
 
 def unframed(function: F) -> F:
-    """`function`, which Dynamo follows where it traces a call of it, but never compiles apart."""
+    """`function`, which Dynamo follows when it traces a call, but never compiles on its own."""
     _skip(function)
     return function
 
 
 def below_autograd(operator, keys, *args, **named):
-    """`operator(...)` without autograd, by whatever comes after it in the dispatch `keys`."""
+    """`operator(...)` without autograd, with the next kernel in the dispatch `keys`."""
     with torch._C._AutoDispatchBelowAutograd():
         return operator.redispatch(keys & torch._C._after_autograd_keyset, *args, **named)
 
 
 def without_gradient(operator) -> Callable:
-    """The autograd rule of an operator that writes to `out`: an error has the operator's name."""
+    """The autograd rule of an operator that writes to `out`; an error names the operator."""
     name = operator._schema.name.partition("::")[2]
 
     def rule(keys, *args, out):
         tensors = [t for t in (*args, out) if isinstance(t, torch.Tensor)]
-        # Looked for only where there can be one: a graph would record the question.
+        # Checked only if there can be one: a graph would record the check.
         if (in_transform() or forward_ad._current_level >= 0) and has_tangent(*tensors):
             raise NotImplementedError(
                 f"Trying to use forward AD with {name} that does not support it because it is an "
@@ -138,7 +138,7 @@ def without_gradient(operator) -> Callable:
 def onwards(operator, keys, *args) -> torch.Tensor:
     """`below_autograd` inside of `Derivatives.forward`.
 
-    What an outer transform records or pushes forward is not for that to switch off.
+    What an outer transform records or pushes forward must not be switched off here.
     """
     with torch.enable_grad(), pushing_forward():
         return below_autograd(operator, keys, *args)
@@ -151,10 +151,10 @@ _Base: Any = getattr(torch.autograd.function, "_SingleLevelFunction", _Function)
 class Derivatives(_Base):
     """Base of an operator's derivatives: a `torch.autograd.Function` without `setup_context`.
 
-    `apply` is for plain tensors, outside of `torch.func`, and the quickest that there is. `record`
-    is for the autograd rule of an operator. It records for the innermost `torch.func` transform
-    alone: the dispatcher, which has called the rule, goes on to the outer ones. A Function would
-    ask for `setup_context` there, and so as to go through all transforms by itself.
+    `apply` is for plain tensors, outside of `torch.func`, and the fastest way. `record` is for the
+    autograd rule of an operator. It records for the innermost `torch.func` transform alone: the
+    dispatcher, which called the rule, continues with the outer ones. There a Function would need
+    `setup_context`, and would itself go through all transforms.
     """
 
     _compiled_autograd_key = staticmethod(_Function._compiled_autograd_key)
@@ -166,23 +166,23 @@ class Derivatives(_Base):
 
     @classmethod
     def record(cls, *args):
-        """Whatever `forward` returns of these, recorded."""
+        """`forward`'s result for these arguments, recorded."""
         with enable_single_level_autograd_function():
             return cls.apply(*args)
 
 
 def primal_of(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` without the tangent of this level; those of outer levels stay."""
+    """`tensor` without this level's tangent; those of outer levels stay."""
     return torch._VF._unpack_dual(tensor, level=0)[0]
 
 
 def pushing_forward():
-    """A block with forward mode on: torch turns it off inside `jvp`, where outer levels need it."""
+    """A block with forward mode on: torch turns it off inside `jvp`, but outer levels need it."""
     return forward_ad._set_fwd_grad_enabled(True)
 
 
 def has_tangent(*tensors: torch.Tensor | None) -> bool:
-    """Whether one of these has one of forward mode, of those that are there.
+    """Whether one of these tensors, if any, has a forward-mode tangent.
 
     Compiled code enters its level without telling `forward_ad`.
     """
@@ -191,19 +191,19 @@ def has_tangent(*tensors: torch.Tensor | None) -> bool:
 
 
 def compute_requires_grad(*tensors: torch.Tensor | None) -> bool:
-    """Whether autograd is to record what is made of these, as torch's C++ part calls it."""
+    """Whether autograd must record what is made of these, as torch's C++ part calls it."""
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def differentiated(*tensors: torch.Tensor) -> bool:
-    """Whether what is made of these, in a backward pass, is to have a derivative of its own."""
+    """Whether, in a backward pass, what is made of these needs a derivative of its own."""
     if torch.is_grad_enabled() or in_transform():
         return True
     return forward_ad._current_level >= 0 and has_tangent(*tensors)
 
 
 def unregister(library: torch.library.Library) -> None:
-    """Take back what `library` has registered; what was registered before counts again."""
+    """Unregister everything from `library`; what was registered before applies again."""
     library._destroy()
 
 
@@ -211,7 +211,7 @@ _storage_uses = private("_storage_Use_Count")
 
 
 def storage_of(reference) -> torch.UntypedStorage | None:
-    """What a `StorageWeakRef` is of, if it is still there."""
+    """The storage that a `StorageWeakRef` refers to, if it still exists."""
     if reference.expired():
         return None
     return torch.UntypedStorage._new_with_weak_ptr(reference.cdata)

@@ -1,7 +1,7 @@
-"""What is private to Triton and used all the same: how it calls the C function that launches.
+"""What we use of Triton's private parts: its call of the launching C function, its kernels' names.
 
-Triton 3.6 to 3.9 have the names. Where one is not as expected, `Loaded.of` raises, and the kernel
-is launched by Triton. And how it names kernels in its cache on disk.
+Triton 3.6 to 3.9 have these names. If one is not as expected, `Loaded.of` raises, and Triton
+launches the kernel.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _SETTLING = threading.Lock()
 
 
 def settle(fn) -> None:
-    """Have `fn`'s name in Triton's cache on disk follow from its source alone.
+    """Make `fn`'s name in Triton's disk cache depend on its source alone.
 
-    Triton 3.6 names a kernel by the constants of the functions that it calls as far as these have
-    names already; 3.8 does not. So one process doesn't find what another compiled, if that had
-    other kernels before. Here functions that are called get their names first. Where that can't be
-    done, a warning says so: kernels are compiled again then.
+    Triton 3.6 names a kernel by the constants of those called functions that already have names;
+    3.8 does not. So a process may not find what another one compiled, if that compiled other
+    kernels before. Here all called functions get their names first. If that can't be done, a
+    warning says so, and kernels are compiled again.
     """
     if getattr(fn, "hash", "there") is not None or not _needs_settling():
         return
     try:
         with _SETTLING:
             _name(fn, set())
-    except Exception as error:  # whatever has moved
+    except Exception as error:  # something has moved
         warnings.warn(
-            f"the kernels' names in Triton's cache are not settled ({error}): processes may "
-            "compile what others have compiled",
+            f"can't fix the kernels' names in Triton's cache ({error}): processes may "
+            "compile again what others have compiled",
             stacklevel=2,
         )
 
@@ -51,7 +51,7 @@ def _needs_settling() -> bool:
 
 
 def _name(fn, begun: set) -> None:
-    """That of `fn`, after those of what it calls; `begun` may call themselves."""
+    """The name of `fn`, after naming what it calls; functions in `begun` may be recursive."""
     if fn.hash is not None or id(fn) in begun:
         return
     begun.add(id(fn))
@@ -90,18 +90,18 @@ def clusters_why_not() -> str | None:
         from triton.backends.nvidia.compiler import CUDABackend
 
         _, programs, *_ = CUDABackend.pack_metadata(None, marks)
-    except Exception:  # whatever has moved
+    except Exception:  # something has moved
         programs = None
     if programs is marks.num_ctas:
         return None
-    return f"Triton {triton.__version__} can't be told to launch clusters as 3.6 to 3.9 can"
+    return f"Triton {triton.__version__} doesn't launch clusters in the way of 3.6 to 3.9"
 
 
 def in_clusters(compiled, size: int) -> None:
-    """Have `compiled` launched in clusters of `size` programs, which its grid then counts.
+    """Launch `compiled` in clusters of `size` programs; its grid then counts clusters.
 
-    Triton launches clusters of kernels that it compiled for them, with layouts of tensors that
-    are spread over all their programs. What it reads at the launch is this number alone.
+    Triton launches clusters of kernels that it compiled for them, with tensor layouts that span all
+    programs. At the launch it reads only this number.
     """
     warps, programs, *more = compiled.packed_metadata
     if programs not in (1, size) or compiled.metadata.num_ctas != 1:
@@ -110,10 +110,10 @@ def in_clusters(compiled, size: int) -> None:
 
 
 def in_boxes(compiled, boxes: Sequence[Sequence[int] | None]) -> None:
-    """Have the tensor maps of `compiled`'s descriptors encoded with these boxes, where not None.
+    """Encode the tensor maps of `compiled`'s descriptors with these boxes, where not None.
 
     Triton takes a map's box from the descriptor's block, whose sizes are powers of two; the copy
-    engine takes any up to 256. Its encoder reads these entries alone, at each launch.
+    engine takes any up to 256. Its encoder reads only these entries, at each launch.
     """
     entries = getattr(compiled.metadata, "tensordesc_meta", None) or ()
     if len(entries) != len(boxes) or any("block_size" not in entry for entry in entries):
@@ -127,10 +127,10 @@ def in_boxes(compiled, boxes: Sequence[Sequence[int] | None]) -> None:
 class Loaded:
     """A compiled kernel on one device: the C function that launches it, and its arguments.
 
-    `head`: what stands before the kernel's own arguments, beginning with three for the grid;
-    `stream`: the stream's place there. `nested`: the kernel's arguments are one sequence (Triton
-    3.9), not spread out. `encoders`: of each tensor descriptor, in the order of the parameters.
-    `kernel` is kept because its code may be unloaded with it.
+    `head`: what precedes the kernel's own arguments, beginning with three for the grid; `stream`:
+    the stream's place there. `nested`: the kernel's arguments are one sequence (Triton 3.9), not
+    spread out. `encoders`: one for each tensor descriptor, in the order of the parameters.
+    `kernel` is kept because dropping it may unload its code.
     """
 
     run: Callable[..., None]
@@ -144,8 +144,8 @@ class Loaded:
     def of(compiled, count: int) -> Loaded:
         """A compiled kernel with `count` parameters, loaded on the current device.
 
-        What the C function is given is not known here but observed: Triton's launcher runs once
-        with marks for arguments, and a recorder in the C function's place.
+        The C function's arguments are observed, not known: Triton's launcher runs once with marks
+        as arguments, and with a recorder instead of the C function.
         """
         runner = compiled.run
         if runner.global_scratch_size or runner.profile_scratch_size:
@@ -172,7 +172,7 @@ class Loaded:
 
 
 def _c_function(launch) -> Callable[..., None]:
-    """The C function, which kernels with tensor descriptors have inside a Python function."""
+    """The C function; for kernels with tensor descriptors it is inside a Python function."""
     if isinstance(launch, types.FunctionType):
         cells = dict(zip(launch.__code__.co_freevars, launch.__closure__ or (), strict=True))
         launch = cells["launcher"].cell_contents

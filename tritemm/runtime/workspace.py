@@ -1,17 +1,17 @@
-"""Memory that a kernel needs for the time of a call: partial sums, and counters that are zero.
+"""Memory that a kernel needs during a call: partial sums, and counters that start at zero.
 
-Partial sums can be anything at first: they are torch's memory, made for each call by the allocator
-of the present stream and pool, and free again after it.
+Partial sums may hold anything at first: torch's allocator provides their memory for each call, from
+the current stream and pool, and frees it afterwards.
 
 Programs that wait for each other count, and every launch must begin at zero. Clearing counters by
-a launch of their own would cost more than a small product. So a kernel leaves them as it found
-them, at zero, and the same memory serves the next launch. Launches of one stream run one after
-another, so a stream needs one set. A stream is known by the number that the driver gives it once:
-a handle may come back as another stream's, while the first one's work still runs. Sets outlive the
-call, so they lie in no pool of a caller's (a CUDA graph's, or a `torch.cuda.MemPool`).
+a separate launch would cost more than a small product. So a kernel leaves them as it found them, at
+zero, and the next launch reuses the same memory. Launches of one stream run one after another, so a
+stream needs one set. A stream is identified by a number that the driver never reuses: a handle may
+come back as another stream's, while the first one's work still runs. Sets outlive the call, so they
+are in no pool of a caller's (a CUDA graph's, or a `torch.cuda.MemPool`).
 
-A CUDA graph can be replayed beside anything but itself; so each stream of each capture gets a set
-of its own, out of a slab that is cleared before any capture and kept for ever. Without a slab,
+A CUDA graph can be replayed concurrently with anything but itself; so each stream of each capture
+gets its own set, out of a slab that is cleared before any capture and kept forever. Without a slab,
 clearing becomes a step of the graph.
 """
 
@@ -26,9 +26,9 @@ import torch
 from ..machine import driver
 from .torch_private import capturing, current_stream
 
-#: Counters per stream at first; and per device for all captures (4 MiB).
+#: Initial counters per stream; and per device for all captures (4 MiB).
 FIRST, SLAB = 1 << 12, 1 << 20
-#: Counters of a stream of a capture, at least.
+#: The least counters of a stream in a capture.
 CAPTURED = 1 << 9
 #: Sets begin this many counters apart: 128 bytes, so that no two share a cache line.
 APART = 32
@@ -62,15 +62,15 @@ class Room(NamedTuple):
 
 
 class Slab:
-    """Zeros that are given out once, a slice to each stream of each capture."""
+    """Zeros that are handed out once, a slice to each stream of each capture."""
 
     def __init__(self, zeros: torch.Tensor):
         self._zeros, self._used = zeros, 0
-        #: Whether there is little left; the next eager call then makes another.
+        #: Whether little is left; the next eager call then makes another.
         self.low = False
 
     def take(self, count: int) -> torch.Tensor | None:
-        """`count` counters that nobody else gets; None when there are no more."""
+        """`count` counters that nobody else gets; None if there are no more."""
         with _lock:
             start = self._used
             if start + count > self._zeros.numel():
@@ -83,8 +83,8 @@ class Slab:
 def counters(device: torch.device, count: int) -> torch.Tensor:
     """At least `count` zeros, int32, [n], for one launch on the current stream of `device`.
 
-    The kernel must leave zeros in all that it changes. `device` is the current device where it is
-    a CUDA one. Ask anew for every launch.
+    The kernel must leave zeros in all that it changes. A CUDA `device` must be the current device.
+    Ask again for every launch.
     """
     if device.type != "cuda":
         return torch.zeros(count, dtype=torch.int32, device=device)
@@ -110,8 +110,8 @@ def counters_of(index: int, stream: int, count: int) -> torch.Tensor:
 
 
 def _captured(index: int, stream: int, count: int) -> torch.Tensor:
-    """For a captured call: those of the calls before it in the same stream of the same capture."""
-    # The handle will do: captures have numbers. (To ask for the stream's would end the capture.)
+    """For a captured call: the counters of earlier calls in the same stream of the same capture."""
+    # The handle suffices: captures have numbers. (Reading the stream's would end the capture.)
     key, capture = (index, stream), driver.capture_of(stream)
     known = _captures.get(key)
     if capture and known and known[0] == capture and known[1].numel() >= count:
@@ -128,8 +128,8 @@ def _captured(index: int, stream: int, count: int) -> torch.Tensor:
 def _grow(index: int, stream: int, count: int) -> torch.Tensor:
     """More counters for a stream.
 
-    Whoever still has the smaller set may use it: launches on the stream come one after another,
-    and its memory goes back to torch only when the stream's work is done.
+    The smaller set may still be in use: launches on the stream come one after another, and its
+    memory goes back to torch only when the stream's work is done.
     """
     if index not in _slabs:
         _slabs.setdefault(index, Slab(_kept_zeros(index, SLAB)))
@@ -144,7 +144,7 @@ def _grow(index: int, stream: int, count: int) -> torch.Tensor:
 def _kept_zeros(index: int, count: int) -> torch.Tensor:
     """Zeros that any stream may use, outside of every pool of a caller's.
 
-    Pools are a thread's own, so they are made in another thread, on the default stream.
+    Pools belong to a thread, so another thread makes them, on the default stream.
     """
 
     def make() -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""torch's own calls, taken over on request: which of them, and by what way."""
+"""Takes over torch's own calls on request: which calls, and how."""

@@ -1,10 +1,10 @@
-"""`enable` and `disable`: torch's own calls, routed to tritemm, and what became of them.
+"""`enable` and `disable`: route torch's own calls to tritemm, and report what became of them.
 
-A kernel of ours is registered over torch's at the key of the device, below autograd, autocast,
-`torch.func` and everything that traces, so all of them see `aten::mm` as ever, and the derivatives
-that torch takes are routed too. Torch's own kernel is fetched before, for the calls that are its
-own to do. Which calls are routed is a setting; what is registered changes only where no other
-thread calls it.
+Our kernels are registered over torch's for the device's dispatch key, below autograd, autocast,
+`torch.func` and every tracer. So all of these see `aten::mm` as usual, and the derivatives that
+torch computes are routed too. Torch's own kernel is looked up first, for calls that tritemm leaves
+to torch. A setting says which calls are routed; the registration changes only while no other thread
+calls it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from . import routing
 from .routing import ROUTES, Settings
 
 _KEY = "CPU" if INTERPRETED else "CUDA"
-#: What Inductor's own kernels, and its padding of K, would take from batch_invariant=True.
+#: Inductor's options that would replace batch-invariant products by its own kernels, or pad K.
 _INDUCTOR = {"max_autotune_gemm_backends": "ATEN", "shape_padding": False}
 _lock = forks.lock(threading.RLock)
 
 
 class Report:
-    """How many calls tritemm ran, and how many torch's own kernels did and why, by operator.
+    """Calls that tritemm ran, and calls that torch's own kernels ran and why, by operator.
 
-    It counts from when it is made until `close`, in all threads, and prints as a table.
+    It counts all threads' calls from its creation until `close`, and prints as a table.
     """
 
     def __init__(self):
@@ -44,19 +44,19 @@ class Report:
         self._last: Counter | None = None
 
     def close(self) -> Report:
-        """Count no further."""
+        """Stop counting."""
         if self._last is None:
             self._last = _counts()
         return self
 
     @property
     def ran(self) -> dict[str, int]:
-        """Operator, "mm" or "addmm.out" -> calls that tritemm ran; without those of no call."""
+        """Operator, "mm" or "addmm.out" -> calls that tritemm ran; only operators with calls."""
         return {name: count for (name, why), count in self._counted().items() if why is None}
 
     @property
     def fell_back(self) -> dict[str, dict[str, int]]:
-        """Operator -> why torch's own kernel ran -> calls; without those of no such call."""
+        """Operator -> why torch's own kernel ran -> calls; only operators with such calls."""
         found: dict[str, dict[str, int]] = {}
         for (name, why), count in self._counted().items():
             if why is not None:
@@ -83,31 +83,31 @@ class Report:
 
 @untraced
 def _counts() -> Counter[tuple[str, str | None]]:
-    """Calls by operator and why torch's own kernel ran, None if it didn't, since the start."""
+    """Calls since the start, by operator and the reason for torch's own kernel, None for ours."""
     routes = ROUTES.items()
     return Counter({(name, why): n for name, route in routes for why, n in route.counts.items()})
 
 
 @dataclasses.dataclass(eq=False)
 class _Block:
-    """What torch's calls are to be routed by until it ends, and what is counted in it."""
+    """How torch's calls are routed until the block ends, and the calls counted in it."""
 
     settings: Settings | None = None
     report: Report | None = None
-    #: The one that entered it.
+    #: The thread that entered it.
     thread: int = 0
 
 
 class _State:
-    """What torch's calls are routed by at present, which is one thing for the whole process."""
+    """How torch's calls are routed at present; one state for the whole process."""
 
-    #: Those that have begun and not ended, the process itself first. The last is what counts.
+    #: Blocks that have begun and not ended, the process itself first. The last one applies.
     blocks: ClassVar[list[_Block]] = [_Block()]
-    #: What is registered.
+    #: What is registered with torch's dispatcher.
     standing: torch.library.Library | None = None
-    #: The kernels of the last registrations: a thread may still be on its way into one of them.
+    #: The kernels of the last registrations: another thread may still be about to enter one.
     kept: ClassVar[deque] = deque(maxlen=8)
-    #: What Inductor was set to before, while it is set otherwise.
+    #: Inductor's options as they were before we changed them, while they are changed.
     inductor: dict | Any = None
 
 
@@ -117,26 +117,26 @@ def enable(
     precision: Precision | None = None,
     fp32: Precision | None = None,
 ) -> None:
-    """Have tritemm multiply where torch is asked to: `a @ b`, F.linear, nn.Linear, einsum, ...
+    """Route torch's own products to tritemm: `a @ b`, F.linear, nn.Linear, einsum, ...
 
-    Routed are mm, bmm, addmm, baddbmm, addmv and `_addmm_activation`, with their `out=`, in-place
-    and `out_dtype` forms, of dense CUDA tensors (CPU tensors where kernels are interpreted) of
-    float16, bfloat16, float32 or float64. What comes down to these is routed with them: linear,
-    matmul, mv, einsum, the backward pass, graphs that were compiled before or are compiled now.
+    These operators are routed: mm, bmm, addmm, baddbmm, addmv and `_addmm_activation`, with their
+    `out=`, in-place and `out_dtype` forms, for dense CUDA tensors (CPU tensors if kernels are
+    interpreted) of float16, bfloat16, float32 or float64. So is everything that calls them: linear,
+    matmul, mv, einsum, the backward pass, and graphs compiled before or after this call.
     Everything else runs torch's own kernel, and `disable` tells how often and why.
 
-    The setting is one for the whole process, all threads and devices, like torch's own flags. A
-    second call replaces the settings of the first and goes on counting. A graph that is compiled
-    with max-autotune may hold Inductor's own kernels in the place of torch's calls.
+    The setting applies to the whole process, all threads and devices, like torch's own flags. A
+    second call replaces the settings of the first and continues counting. A graph compiled with
+    max-autotune may contain Inductor's own kernels instead of torch's calls.
 
     Args:
         batch_invariant: row i of every product, and of every linear layer, has the same bits
-            however many rows there are. This is about products alone: mean, softmax, log_softmax
-            and other reductions stay torch's; nor does it hold for calls that fall back. While
-            it is set, Inductor compiles products to torch's operators, and pads none. But
-            torch.compile(mode="max-autotune") turns products of one row into sums of its own all
-            the same: give it options={"max_autotune": True} in place of the mode.
-        precision: how float32 is multiplied, as for `tritemm.matmul`; None follows torch's flag.
+            however many rows there are. This covers products alone: mean, softmax, log_softmax and
+            other reductions stay torch's, and calls that fall back aren't covered. While it is
+            set, Inductor compiles products to torch's operators and pads none. But
+            torch.compile(mode="max-autotune") still turns products of one row into its own sums:
+            pass options={"max_autotune": True} instead of the mode.
+        precision: how float32 is multiplied, as in `tritemm.matmul`; None follows torch's flag.
         fp32: another name of `precision`.
 
     Raises:
@@ -160,11 +160,11 @@ def enable(
 
 
 def disable() -> Report:
-    """Give torch its own kernels back; harmless where they were not taken.
+    """Let torch run its own kernels again; harmless if they weren't replaced.
 
     Returns:
-        What was routed since `enable`, or in the block of `enabled` that this is called in. It
-        prints as a table.
+        The calls since `enable`, or in the block of `enabled` that contains this call, as a table
+        when printed.
 
     >>> import tritemm
     >>> tritemm.enable()
@@ -180,7 +180,7 @@ def disable() -> Report:
 
 
 class _Blocks(contextlib.ContextDecorator):
-    """Blocks under `settings`, one each time that it is entered, or that what it decorates runs."""
+    """Blocks with `settings`: one for each entry, or each call of the function it decorates."""
 
     def __init__(self, settings: Settings | None):
         self._settings = settings
@@ -200,7 +200,7 @@ class _Blocks(contextlib.ContextDecorator):
             mine = [block for block in self._entered if block.thread == threading.get_ident()]
             block = (mine or self._entered)[-1]
             self._entered.remove(block)
-            if block.report is not None:  # else it was disabled inside
+            if block.report is not None:  # else `disable` was called inside
                 block.report.close()
             _State.blocks.remove(block)
             _route()
@@ -209,8 +209,8 @@ class _Blocks(contextlib.ContextDecorator):
         asked = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
         if any(is_one(function) for is_one in asked):
             raise TypeError(
-                f"{function.__name__}() returns before it runs, and the block would end with that. "
-                "Enter the block inside it, by `with`"
+                f"{function.__name__}() returns before it runs, and the block would end then. Put "
+                "a `with` block inside it"
             )
         return super().__call__(function)
 
@@ -221,14 +221,14 @@ def enabled(
     precision: Precision | None = None,
     fp32: Precision | None = None,
 ) -> contextlib.AbstractContextManager[Report]:
-    """`enable` for a block, or as a decorator for a function; then all is as it was before.
+    """`enable` for a block, or as a decorator for a function; the former settings then return.
 
-    Blocks nest: the inner one's settings count inside it. Other threads are routed too while it
-    lasts: of blocks of several threads that overlap in time, the one that was entered last counts,
-    and when the last has ended all is as it was before the first.
+    Blocks nest; the inner one's settings apply inside it. Other threads are routed too while the
+    block lasts: if blocks of several threads overlap in time, the one entered last applies, and
+    when the last one has ended, the settings from before the first one return.
 
     Yields:
-        The report of this block, inner ones included, which counts until the block ends.
+        The report of this block, including inner ones; it counts until the block ends.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -242,9 +242,9 @@ def enabled(
 
 
 def set_batch_invariant_mode(enabled: bool = True) -> contextlib.AbstractContextManager[Report]:
-    """A block in which products are batch invariant; with False, one that runs torch's kernels.
+    """A block in which products are batch-invariant; with False, one that runs torch's kernels.
 
-    Named as in the package batch_invariant_ops, whose users find their other calls in
+    Named as in the package batch_invariant_ops; its other functions are in
     `tritemm.takeover.integrate`. Only products are replaced: see `enable`.
 
     >>> import torch, tritemm
@@ -269,18 +269,18 @@ def disable_batch_invariant_mode() -> None:
 
 
 def is_batch_invariant_mode_enabled() -> bool:
-    """Whether products are batch invariant at present."""
+    """Whether products are batch-invariant at present."""
     settings = _State.blocks[-1].settings
     return settings is not None and settings.batch_invariant
 
 
 @untraced
 def _route() -> None:
-    """Route as the last block has it, from now on.
+    """Route as the last block says, from here on.
 
-    Torch's dispatcher is not to be changed under another thread's calls. While there are threads
-    whose calls were routed, what is registered stays, and hands calls on to torch's kernels. Who
-    calls this holds the lock.
+    torch's dispatcher must not change under another thread's calls. While any thread whose calls
+    were routed is alive, the registration stays, and passes calls on to torch's kernels. The caller
+    holds the lock.
     """
     settings = _State.blocks[-1].settings
     if settings is not None and _State.standing is None:
@@ -293,8 +293,8 @@ def _route() -> None:
 
 @untraced
 def _leave() -> None:
-    """Take back what is registered, if nothing is routed and no other thread alive called it."""
-    if not _lock.acquire(blocking=False):  # whoever has it does this
+    """Unregister our kernels if nothing is routed and no other living thread called them."""
+    if not _lock.acquire(blocking=False):  # whoever holds it does this
         return
     try:
         others = (routing.callers - {threading.get_ident()}) & sys._current_frames().keys()
@@ -310,12 +310,12 @@ routing.leave = _leave
 
 
 def _registered() -> torch.library.Library:
-    """What stands for torch's own kernels as long as it isn't unregistered."""
+    """Our kernels, which replace torch's until this library is destroyed."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*\n.*Overriding a previously registered kernel")
         for name, route in ROUTES.items():
-            with contextlib.suppress(RuntimeError):  # torch has some for CUDA alone
+            with contextlib.suppress(RuntimeError):  # torch has some only for CUDA
                 route.original = torch.library.get_kernel(f"aten::{name}", _KEY)
             library.impl(name, route, _KEY, with_keyset=True, allow_override=True)
     _State.kept.append([torch.library.get_kernel(f"aten::{name}", _KEY) for name in ROUTES])
@@ -323,10 +323,10 @@ def _registered() -> torch.library.Library:
 
 
 def _fix_inductor(fixed: bool) -> None:
-    """Have Inductor leave products to torch's operators, or as the user has set it."""
+    """Make Inductor leave products to torch's operators, or restore the user's options."""
     if fixed == (_State.inductor is not None):
         return
-    from torch._inductor import config  # a second, which only batch invariance takes
+    from torch._inductor import config  # takes a second, so only for batch invariance
 
     if fixed:
         _State.inductor = {name: getattr(config, name) for name in _INDUCTOR}
@@ -334,6 +334,6 @@ def _fix_inductor(fixed: bool) -> None:
             setattr(config, name, value)
         return
     for name, value in _State.inductor.items():
-        if getattr(config, name) == _INDUCTOR[name]:  # else it was set since, or for other threads
+        if getattr(config, name) == _INDUCTOR[name]:  # else changed since, or for other threads
             setattr(config, name, value)
     _State.inductor = None

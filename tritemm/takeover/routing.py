@@ -1,8 +1,8 @@
-"""What runs in the place of torch's kernels of mm and its kin, and the count of what happens.
+"""What runs instead of torch's kernels of mm and its kin, and counts of what happened.
 
-Each function stands for one operator of torch, takes its arguments, and is called below autograd
-and autocast, with plain tensors. What it can't do it refuses, and `Route` hands the call to the
-kernel of torch that was there before. A kind of product that was made before was checked then.
+Each function replaces one operator of torch, takes its arguments, and runs below autograd and
+autocast, with plain tensors. If it refuses a call, `Route` passes the call to torch's original
+kernel. A product of a known kind was checked when that kind was first made.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..runtime.torch_private import capturing, untraced
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How torch's calls are to be multiplied: arguments of `matmul`."""
+    """How torch's calls are multiplied: arguments of `matmul`."""
 
     batch_invariant: bool = False
     precision: str | None = None
@@ -47,7 +47,7 @@ class Settings:
         check_flag("batch_invariant", self.batch_invariant)
 
     def options(self) -> dict[tuple, tuple]:
-        """Type of the operands and the type that is asked for, if any -> the options of a plan."""
+        """(operands' type, requested result type or None) -> the options of a plan."""
         word = word_of("auto", None, self.batch_invariant)
         table = {}
         for dtype in (*REAL, torch.float64):
@@ -59,29 +59,29 @@ class Settings:
 
 #: `Settings.options` of the present settings; empty while torch's own kernels run.
 _options: dict[tuple, tuple] = {}
-#: The threads, by their identifiers, whose calls have come here since they were registered.
+#: Identifiers of the threads whose calls have come here since the registration.
 callers: set[int] = set()
 _thread = threading.get_ident
-#: One in so many calls that come here though nothing is routed sees whether they must.
+#: While nothing is routed, one in this many calls checks whether our kernels can be unregistered.
 EVERY = 64
 
 
 def leave() -> None:
-    """What sees to that: see `integrate`."""
+    """Unregisters our kernels, if possible: see `integrate`."""
 
 
 def use(settings: Settings | None) -> None:
-    """Multiply by `settings` from now on, in all threads; None leaves everything to torch."""
+    """Multiply with `settings` from here on, in all threads; None leaves everything to torch."""
     global _options
     _options = {} if settings is None else settings.options()
 
 
 class Refused(Exception):
-    """Why a call is torch's own to do, in a few words that many calls share."""
+    """Why torch must run a call itself, in a few words that many calls share."""
 
 
 class Route:
-    """What torch calls for one operator, in place of its own kernel."""
+    """What torch calls for one operator, instead of its own kernel."""
 
     def __init__(self, name: str, work: Callable):
         self.name = name
@@ -89,7 +89,7 @@ class Route:
         #: Torch's own kernel; None where torch has none for this device.
         self.original: Any = None
         self.passed = 0
-        #: Why torch's own kernel ran, None if it didn't -> calls since the process began.
+        #: Why torch's own kernel ran, None if ours did -> calls since the process began.
         self.counts: dict[str | None, int] = {None: 0}
 
     @untraced
@@ -117,7 +117,7 @@ class Route:
 
 
 def _product(rank: int, a, b, out_dtype=None, *, out=None):
-    """mm, or of rank 3 bmm: all their overloads."""
+    """mm, or with rank 3 bmm: all their overloads."""
     options = _options.get((a.dtype, out_dtype))
     if options is not None and a.dim() == rank == b.dim() and (rank == 2 or a.size(0) == b.size(0)):
         key, addresses = fast_path.kind_of(a, b, out, options)
@@ -132,7 +132,7 @@ def _product(rank: int, a, b, out_dtype=None, *, out=None):
 
 
 def _sum(rank: int, input, a, b, out_dtype=None, *, beta=1, alpha=1, out=None, activation=""):
-    """addmm, or of rank 3 baddbmm: all overloads that return a new tensor or write to `out`."""
+    """addmm, or with rank 3 baddbmm: all overloads that return a new tensor or write to `out`."""
     if beyond_float(alpha) or beyond_float(beta):
         raise Refused("alpha or beta beyond float32")
     options = _options.get((a.dtype, out_dtype))
@@ -162,9 +162,9 @@ def _sum(rank: int, input, a, b, out_dtype=None, *, beta=1, alpha=1, out=None, a
 
 
 def _kind_of_sum(rank, input, a, b, options, beta, alpha, activation) -> tuple[tuple, tuple]:
-    """All that decides how a sum is made; and the addresses of a, b, nothing and `input`.
+    """All that decides how a sum is made; and the addresses of a, b, none and `input`.
 
-    By it such a sum is known at once, without looking for what it is in terms of `EpilogueInputs`.
+    This identifies a sum of a known kind at once, without building its `EpilogueInputs`.
     """
     key, addresses = fast_path.kind_of(a, b, None, options)
     address = input.data_ptr()
@@ -175,7 +175,7 @@ def _kind_of_sum(rank, input, a, b, options, beta, alpha, activation) -> tuple[t
 
 
 def _given(addresses: tuple, beta, alpha) -> tuple:
-    """What a launch of a known sum takes, of those addresses: as `EpilogueInputs.read` has it."""
+    """What a launch of a known sum takes, given addresses, as `EpilogueInputs.read` has it."""
     if beta == 0:
         addresses = addresses[:3]
     if alpha != 1:
@@ -184,7 +184,7 @@ def _given(addresses: tuple, beta, alpha) -> tuple:
 
 
 def _sum_in_place(rank: int, input, a, b, *, beta=1, alpha=1):
-    """addmm_, or of rank 3 baddbmm_."""
+    """addmm_, or with rank 3 baddbmm_."""
     _checked(rank, a, b, None)
     if tuple(input.shape) != result_shape(a, b):
         raise Refused("input of another shape")
@@ -192,27 +192,27 @@ def _sum_in_place(rank: int, input, a, b, *, beta=1, alpha=1):
 
 
 def _whole_numbers(a, b, *, out=None):
-    """_int_mm: int8 operands of the sizes that torch takes."""
+    """_int_mm: int8 operands of sizes that torch accepts."""
     options = ("auto", None, torch.int32, torch.int32)
     if not (a.dtype == b.dtype == torch.int8 and a.get_device() == b.get_device()):
-        raise Refused("operands that are torch's to judge")
+        raise Refused("operands left to torch")
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
-        raise Refused("shapes that are torch's to judge")
+        raise Refused("shapes left to torch")
     if a.shape[0] <= 16 or b.numel() == 0 or b.shape[0] % 8 or b.shape[1] % 8:
         raise Refused("sizes that torch refuses")
     make = functools.partial(_made, a, b, options)
     if out is None:
         return make()
     if out.shape != result_shape(a, b) or not out.is_contiguous():
-        raise Refused("an out that is torch's to judge")
+        raise Refused("an out left to torch")
     return _written(out, a, result_shape(a, b), options, make)
 
 
 def _scaled(a, b, scale_a, scale_b, bias=None, result=None, dtype=None, fast=False, *, out=None):
-    """_scaled_mm of fp8, with a scale for all, for each row or for blocks."""
+    """_scaled_mm for fp8, with one scale, or scales for rows or blocks."""
     _check_scaled(a, b, bias, dtype)
     if result is not None:
-        raise Refused("types that are torch's to judge")
+        raise Refused("types left to torch")
     (M, K), N = a.shape, b.shape[1]
     scales = []
     for scale, lines in ((scale_a, M), (scale_b.mT if scale_b.dim() > 1 else scale_b, N)):
@@ -222,11 +222,11 @@ def _scaled(a, b, scale_a, scale_b, bias=None, result=None, dtype=None, fast=Fal
         if scale.numel() == 1:
             scale = scale.reshape(1, 1).expand(lines, 1)
         elif tuple(scale.shape) not in ((lines, 1), (lines, steps), (bands, steps)):
-            raise Refused("scales that are torch's to judge")
+            raise Refused("scales left to torch")
         scales.append(scale)
     counts = scale_a.numel(), scale_b.numel()
     if counts != (1, 1) and any(n == 1 < of for n, of in zip(counts, (M, N), strict=True)):
-        raise Refused("scales that are torch's to judge")  # of all elements, and of lines
+        raise Refused("scales left to torch")  # of all elements, and of lines
     return _of_scales(a, b, scales, bias, dtype, fast, out)
 
 
@@ -238,33 +238,33 @@ def _by_recipes(
     _check_scaled(a, b, bias, dtype)
     given = scale_a, recipe_a, scale_b, recipe_b
     if any(len(each) != 1 for each in given) or any((*swizzle_a, *swizzle_b)) or contraction_dim:
-        raise Refused("scales of levels or orders that are torch's to judge")
+        raise Refused("scales of levels or orders left to torch")
     kind = torch.nn.functional.ScalingType
     try:
         of_a = of_lines("scale_a", scale_a[0], kind(recipe_a[0]), a, *a.shape)
         of_b = of_lines("scale_b", scale_b[0], kind(recipe_b[0]), b, *b.mT.shape)
     except (RuntimeError, ValueError):
-        raise Refused("scales that are torch's to judge") from None
+        raise Refused("scales left to torch") from None
     return _of_scales(a, b, (of_a, of_b), bias, dtype, fast, out)
 
 
 def _check_scaled(a, b, bias, dtype) -> None:
-    """Refuse operands of a product with scales that are torch's to judge."""
+    """Refuse operands of a product with scales that torch must check itself."""
     fp8 = a.dtype in FP8 and b.dtype in FP8 and FP8[0] in (a.dtype, b.dtype)
     if not fp8 or dtype not in REAL or a.get_device() != b.get_device():
-        raise Refused("types that are torch's to judge")
+        raise Refused("types left to torch")
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or a.shape[1] % 16:
-        raise Refused("shapes that are torch's to judge")
+        raise Refused("shapes left to torch")
     if b.shape[1] % 16 or a.stride(1) != 1 or b.stride(0) != 1:
-        raise Refused("shapes that are torch's to judge")
+        raise Refused("shapes left to torch")
     if bias is not None and (bias.shape != b.shape[1:] or bias.dtype not in REAL):
-        raise Refused("a bias that is torch's to judge")
+        raise Refused("a bias left to torch")
 
 
 def _of_scales(a, b, scales, bias, dtype, fast, out):
-    """The product of fp8 with scales [lines, steps of K]."""
+    """The fp8 product with scales [lines, steps of K]."""
     blocks = any(scale.shape[1] > 1 for scale in scales)
-    word, *_ = _options.get((dtype, None), ("auto",))  # another thread may have left by now
+    word, *_ = _options.get((dtype, None), ("auto",))  # another thread may have disabled routing
     options = (word, None, None, dtype)
     then = EpilogueInputs.made(a, b, bias, None)
     besides = Besides(None, (*scales, blocks or not fast))
@@ -274,9 +274,9 @@ def _of_scales(a, b, scales, bias, dtype, fast, out):
 
 
 def _vector(input, a, vector, *, beta=1, alpha=1, out=None):
-    """addmv, and the mv that it is with beta = 0, as products with one column."""
+    """addmv, and mv, which is addmv with beta = 0, as products with one column."""
     if vector.dim() != 1 or input.dim() > 1:
-        raise Refused("shapes that are torch's to judge")
+        raise Refused("shapes left to torch")
     target = None
     if out is not None:
         _check_out(out, a, a.dtype)
@@ -304,8 +304,8 @@ def _activated(input, a, b, *, beta=1, alpha=1, use_gelu=False, out=None):
 def _gemm(input, a, b, beta, alpha, options, activation, out=None, kind=None):
     """activation(beta * input + alpha * a @ b), rounded once, into `out` of its shape if given.
 
-    With beta = 0 the values of `input`, NaN among them, count for nothing. From now on, it is known
-    as `kind` too, if it reads `input` where that lies.
+    With beta = 0, `input` isn't read, so its NaN don't matter. Records the call as `kind` too, if
+    the kernel reads `input` in place.
     """
     bias = input if beta == 1 and input.shape == b.shape[-1:] else None
     residual = input if bias is None and beta != 0 else None
@@ -321,22 +321,22 @@ def _gemm(input, a, b, beta, alpha, options, activation, out=None, kind=None):
 
 
 def _made(a, b, options, out=None, then=NOTHING, besides=ALONE):
-    """The product of operands that were checked, written to `out` of its shape if given."""
-    # Nothing can be compiled there. Whoever asked for the same bits shall rather get the error.
+    """The product of checked operands, written to `out` of its shape if given."""
+    # Nothing can be compiled in a capture. With batch_invariant=True an error beats other bits.
     if a.is_cuda and capturing() and options[0] == "auto":
         key, _ = key_of(a, b, out, options, then, besides)
         if key not in fast_path.KNOWN:
             raise Refused("the first call of its kind, in the capture of a CUDA graph")
     try:
         return product(a, b, out, options, then, besides)
-    except ValueError as error:  # batch_invariant=True, and no kernel has such sums
+    except ValueError as error:  # batch_invariant=True, and no kernel sums that way
         raise Refused("no kernel for it") from error
     except Unsupported as error:
         raise Refused(error.short) from error
 
 
 def _checked(rank: int, a, b, out_dtype) -> tuple:
-    """The options of a product that can be made; where torch would raise, it shall."""
+    """The options of a supported product; refuses where torch would raise, so that torch does."""
     options = _options.get((a.dtype, out_dtype))
     if options is None:
         result = "" if out_dtype in (None, a.dtype) else f", {_short(out_dtype)} result"
@@ -347,7 +347,7 @@ def _checked(rank: int, a, b, out_dtype) -> tuple:
         raise Refused("operands on two devices")
     fits = a.dim() == rank == b.dim()
     if not fits or a.shape[-1] != b.shape[-2] or (rank == 3 and a.shape[0] != b.shape[0]):
-        raise Refused("shapes that are torch's to judge")
+        raise Refused("shapes left to torch")
     return options
 
 
@@ -357,7 +357,7 @@ def _check_out(out, a, dtype: torch.dtype) -> None:
 
 
 def _written(out, a, shape: tuple, options, make: Callable) -> torch.Tensor:
-    """What `make` has made into `out`, which gets the `shape` after the operands were read."""
+    """`out` with what `make` returns; it gets `shape` after the operands were read."""
     _check_out(out, a, options[-1])
     if tuple(out.shape) != shape:
         return torch.mul(make(), 1, out=out)  # resized, with torch's warning
@@ -369,9 +369,9 @@ def _written(out, a, shape: tuple, options, make: Callable) -> torch.Tensor:
 
 
 def _meets_in_part(input, out) -> bool:
-    """Whether torch, which copies `input` to `out` first, finds that their elements overlap.
+    """Whether torch, which copies `input` to `out` first, would find that their elements overlap.
 
-    It asks only where both are of one shape and leave no gaps.
+    torch checks only tensors of one shape without gaps.
     """
     if input.shape != out.shape:
         return False
@@ -409,6 +409,6 @@ _WORK: dict[str, Callable] = {
 }
 if hasattr(torch.ops.aten, "_scaled_mm_v2"):
     _WORK |= {"_scaled_mm_v2": _by_recipes, "_scaled_mm_v2.out": _by_recipes}
-#: An operator of torch and what stands for it. `linear`, `matmul`, `mv`, `einsum` and their like
-#: come down to these, and so do the derivatives of all of them.
+#: torch's operators and our replacements. `linear`, `matmul`, `mv`, `einsum` and the like call
+#: these operators, and so do the derivatives of all of them.
 ROUTES = {name: Route(name, work) for name, work in _WORK.items()}

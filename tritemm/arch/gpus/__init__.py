@@ -1,8 +1,8 @@
-"""What is known of GPUs: one's own file where it was measured, else what its architecture says.
+"""What is known about GPUs: a measured one has its own file, for others the architecture decides.
 
-A file holds the `physics` of the GPU itself, which `python -m perf roofline --write` measures, and
-may hold what was `fitted` to the times of kernels, for `tritemm.dispatch.cost_model`. It stands
-below the kernels, because a grid of clusters is as large as the GPU has room for.
+A file holds the `physics` of the GPU, which `python -m perf roofline --write` measures, and
+may hold constants `fitted` to the times of kernels, for `tritemm.dispatch.cost_model`. It is
+a lower layer than the kernels, because a grid of clusters depends on how many the GPU has room for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 from ...problem import PRODUCTS, RESIDUES, Device
 
-#: What NVIDIA's datasheets say of an architecture, and what is sustained under a large GEMM:
+#: NVIDIA's datasheet numbers of an architecture, and the sustained rates under a large GEMM:
 #: dense 16-bit FLOP per clock and SM, Hz, bytes per second of device memory.
 #: A100, A10/A40, L40S, H100, B200, RTX PRO 6000.
 _ARCHITECTURE = {
@@ -30,8 +30,8 @@ _ARCHITECTURE = {
     (10, 0): (8192, 1.60e9, 7.2e12),
     (12, 0): (1024, 2.20e9, 1.6e12),
 }
-#: Cards by the words of their names: architecture and SMs, of NVIDIA's datasheets. The first of an
-#: architecture stands for it.
+#: Cards by the words of their names: architecture and SMs, from NVIDIA's datasheets. The first one
+#: of an architecture represents it.
 _CARDS = {
     "A100": (80, 108),
     "A10": (86, 72),
@@ -66,11 +66,11 @@ _FP32_RATE |= {name: 1 / products for name, products in PRODUCTS.items()}
 
 @dataclasses.dataclass(frozen=True)
 class Physics:
-    """What bounds every kernel of a GPU.
+    """The limits of every kernel on a GPU.
 
     `clock`: Hz of an SM once a large bf16 product has settled. `copy_rate`: bytes per second of a
-    copy, read and written. `launch`: seconds of a kernel that does next to nothing, one of many in
-    a CUDA graph. `l2`: bytes of operands that L2 keeps beside all else.
+    copy, read plus written. `launch`: seconds of a kernel that does next to nothing, one of many in
+    a CUDA graph. `l2`: bytes of operands that L2 keeps besides all else.
     """
 
     clock: float
@@ -81,26 +81,26 @@ class Physics:
 
 @functools.cache
 def files() -> tuple[Mapping[str, Any], ...]:
-    """What stands in each GPU's file."""
+    """The content of each GPU's file."""
     folder = Path(__file__).parent
     return tuple(json.loads(path.read_text()) for path in sorted(folder.glob("*.json")))
 
 
 def path_of(gpu: str) -> Path:
-    """The file of the GPU with this name, which need not be there."""
+    """The file of the GPU with this name; it need not exist."""
     return Path(__file__).parent / f"{'-'.join(gpu.lower().split())}.json"
 
 
 def file_of(gpu: str) -> Mapping[str, Any]:
-    """What stands in the file of the GPU with this name; ValueError if it has none."""
+    """The content of the file of the GPU with this name; ValueError if it has none."""
     for data in files():
         if data["gpu"] == gpu:
             return data
-    raise ValueError(f"{path_of(gpu)} is missing: what was measured of the GPU comes first")
+    raise ValueError(f"{path_of(gpu)} is missing: measure the GPU first")
 
 
 def text_of(data: Mapping[str, Any]) -> str:
-    """What a file holds as JSON with one line for each tile, so that a change can be read."""
+    """A file's content as JSON, with one line per tile so that diffs are readable."""
     text = json.dumps(data, indent=1)
     return re.sub(r"\[\s+([^][]*?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text) + "\n"
 
@@ -111,9 +111,9 @@ def device_of(data: Mapping[str, Any]) -> Device:
 
 
 def named(name: str | int) -> Device:
-    """A GPU that need not be here: "H100", "NVIDIA H200", or its architecture, "sm_90", 90.
+    """A GPU that need not be present: "H100", "NVIDIA H200", or its architecture, "sm_90", 90.
 
-    A card is what its own file says, where it was measured. ValueError with those that are known.
+    A measured card is as its own file says. ValueError, with the known names, if it is unknown.
     """
     text = str(name).strip()
     architectures = ", ".join(device.name for device in DEVICES.values())
@@ -145,7 +145,7 @@ def physics(device: Device) -> Physics:
 
 
 def flop_per_clock(dtype: torch.dtype, precision: str, device: Device) -> float:
-    """Dense FLOP per clock of the whole device; fp32 and fp64 are multiplied by this precision."""
+    """Dense FLOP per clock of the whole device; fp32 and fp64 at this precision."""
     relative = _TYPE_RATE.get(dtype.itemsize, 1.0)
     if precision in RESIDUES:
         relative = _TYPE_RATE[1] / RESIDUES[precision]
@@ -155,14 +155,14 @@ def flop_per_clock(dtype: torch.dtype, precision: str, device: Device) -> float:
 
 
 def flop_rate(dtype: torch.dtype, precision: str, device: Device) -> float:
-    """The same per second, at the clock that is sustained."""
+    """The same per second, at the sustained clock."""
     return flop_per_clock(dtype, precision, device) * physics(device).clock
 
 
 def clusters_at_once(programs: int, device: Device) -> int:
-    """Clusters of so many programs, one on an SM, that have room: what the card itself says.
+    """Clusters of this many programs, one per SM, that fit at once, as the card reports it.
 
-    Of a card that is not here, as many as of its model.
+    For a card that is not present, as many as for its model.
     """
     own = device.clusters
     return own[programs - 1] if own else clusters_of_model(programs, device)
@@ -170,10 +170,10 @@ def clusters_at_once(programs: int, device: Device) -> int:
 
 @functools.lru_cache
 def clusters_of_model(programs: int, device: Device) -> int:
-    """As many as all GPUs with this name are taken to have room for, for what cards must agree on.
+    """Clusters that fit on all GPUs with this name, for choices that cards must agree on.
 
-    A cluster lies within a GPC, and those are not all of the same size: of GPUs that were not
-    measured about the same share of the SMs is left over.
+    A cluster is within a GPC, and GPCs differ in size: on GPUs that were not measured, about the
+    same share of the SMs is assumed to be left over.
     """
 
     def alike(data: Mapping[str, Any]) -> tuple[bool, bool]:

@@ -1,1 +1,1 @@
-"""How long a kernel is expected to take: a model, and its numbers for each GPU."""
+"""The predicted time of a kernel: a model, and its constants for each GPU."""

@@ -1,4 +1,4 @@
-"""Candidates as columns of numbers, of which `model` works out all at once."""
+"""Candidates as columns of numbers, on which `model` computes all predictions at once."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from ...runtime.bounded import Bounded
 from ...spec import Kernel
 from .constants import REGISTERS, Constants
 
-#: Bytes of a line of L2, and of a sector, which is read and written as a whole.
+#: Bytes of an L2 line, and of a sector, which is read and written as a whole.
 LINE, SECTOR = 128, 32
-#: Seconds of an SM for what the epilogue does to an element, measured on an H200: a bias, an
-#: activation, a byte of a residual.
+#: Seconds of an SM for the epilogue of one element, measured on an H200: a bias, an activation, a
+#: byte of a residual.
 _BIAS = 35e-12
 _ACTIVATION = {
     "": 0.0, "relu": 10e-12, "gelu": 105e-12, "gelu_tanh": 90e-12, "silu": 75e-12,
     "swiglu": 45e-12, "geglu": 60e-12, "residue": 10e-12,
 }  # fmt: skip
 _RESIDUAL_BYTE = 55e-12
-#: Bytes that an SM's loads bring per clock.
+#: Bytes per clock that an SM's loads bring in.
 _BYTES = 56
-#: Registers for the addresses and indices of a thread beside its accumulators, and where it has no
+#: Registers for a thread's addresses and indices besides its accumulators, and where it has no
 #: ring.
 _OTHER_REGISTERS, _FEW_REGISTERS = 64, 24
 #: Cycles in which the tensor cores read the 64 rows of A that they multiply, of 16 elements each.
 _REREAD = 16
-#: Where consumers take turns, a step of pairs takes so much of the time that stands for one,
-#: which was measured where nothing but the product draws power; and the epilogue takes so many
-#: times as long where a residual isn't loaded ahead.
+#: If consumers take turns: the time of a step of pairs relative to the assumed time, which was
+#: measured when nothing but the product drew power; and the time of the epilogue relative to the
+#: usual one if a residual isn't prefetched.
 _PAIRS, _CRAMPED = 0.88, 4 / 3
 
 #: Seconds until a tile's group is found: what made the choices for 160 groupings the fastest on an
@@ -75,7 +75,7 @@ def _whole(config: Config, pack: str, swap: bool) -> Config:
 
 
 class View(NamedTuple):
-    """What follows from the problem and the rung."""
+    """What depends on the problem and the rung."""
 
     M: Column
     N: Column
@@ -86,7 +86,7 @@ class View(NamedTuple):
     stored: Column  # B of C
     copied: Column  # B
     flops: Column  # FLOP of 16-bit operands that draw as much power
-    found: Column  # s until a tile's group is found, where nothing else is done meanwhile
+    found: Column  # s to find a tile's group, if nothing else happens meanwhile
     launch: Column  # `Rung`, for the types and loads of the view
     cold: Column
     ends: Column
@@ -110,18 +110,18 @@ class View(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """What follows from the config as well, of one program; of A and B where it says operands."""
+    """What depends on the config as well, for one program; for A and B where it says operands."""
 
     m: Column
     n: Column
     k: Column
-    cut: Column  # elements at whose multiples K is split
-    cuts: Column  # and how many k-steps that is
+    cut: Column  # K is split at multiples of this many elements
+    cuts: Column  # and this many k-steps
     split: Column
     drains: Column  # fixed parts of K that follow another one
     cluster: Column
     taller: Column  # whether it has more rows than columns
-    room: Column  # programs that have room at once
+    room: Column  # programs that fit at once
     together: Column  # programs on an SM
     flying: Column  # k-steps whose loads are in flight
     flops: Column  # FLOP of a k-step
@@ -133,26 +133,26 @@ class Tile(NamedTuple):
     partial: Column  # B of its sums in fp32, and programs that share those of a tile at most
     owners: Column
     own: Column  # elements of C
-    run: Column  # B of C beside each other that are stored at a time
+    run: Column  # adjacent B of C that are stored at a time
     slow: Column  # time of the epilogue relative to `View.epilogue`
     step: Column  # `Rung.tiles`
     late: Column
 
 
 class Still(NamedTuple):
-    """What follows from these two and the constants, whatever the sizes."""
+    """What depends on these two and the constants, but not on the sizes."""
 
     products: Column  # square of the s of a k-step's products, where tiles come through a ring
     latency: Column  # and of the s until its loads are there
-    a_drawn: Column  # B of a k-step from L2, with what its lines lack of whole ones
+    a_drawn: Column  # B of a k-step from L2, including the unused parts of its lines
     b_drawn: Column
     power: Column  # s of a FLOP at the power limit
-    ends: Column  # s of a tile beside its k-steps and the bytes that it stores
-    stored: Column  # B of C of a tile, those that are stored slowly more than once
+    ends: Column  # s of a tile besides its k-steps and the bytes that it stores
+    stored: Column  # B of C of a tile; those stored slowly count more than once
 
     @staticmethod
     def of(view: View, tile: Tile, c: Constants, xp) -> Still:
-        """What follows of numbers, or of columns of them; `xp` has what is taken of NumPy."""
+        """The results for numbers, or for columns of them; `xp` has the functions of NumPy."""
         products = tile.flops * view.flop * (1 + c.turned * view.turned) / view.efficiency
         latency = c.latency / tile.flying
         a_drawn, b_drawn = (
@@ -169,7 +169,7 @@ class Still(NamedTuple):
 
 
 class Numbers:
-    """What `Still.of` takes of NumPy, for numbers."""
+    """The functions of NumPy that `Still.of` uses, for numbers."""
 
     maximum = staticmethod(max)
 
@@ -179,12 +179,12 @@ class Numbers:
 
 
 class Columns(NamedTuple):
-    """The candidates of one device, whose tiles are all alike, or none are."""
+    """The candidates of one device; either all their tiles are alike, or none are."""
 
     sms: int
-    l2: int  # B of operands that L2 keeps beside all else
+    l2: int  # B of operands that L2 keeps besides all else
     alike: bool
-    # Whether any has these, so that terms that are zero for all are skipped.
+    # Whether any candidate has these; terms that are zero for all are skipped.
     packed: bool
     symmetric: bool
     leveled: bool
@@ -197,7 +197,7 @@ class Columns(NamedTuple):
 
 
 class Kind:
-    """Problems that differ in nothing but their sizes; the arguments are what `kind_of` asks."""
+    """Problems that differ only in their sizes; the arguments are what `kind_of` computes."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class Kind:
         self.flop = device.sms / rate  # s of an SM for a FLOP at the dense rate
         #: Energy of a FLOP relative to one of 16-bit operands; 0 if it stays below the power limit.
         self.hungry = gpus.flop_rate(torch.float16, "ieee", device) / rate
-        # s of an element's load, where none was timed: what an SM reads from L2 at best.
+        # s of an element's load, if none was timed: an SM's best rate from L2.
         self.load = self.itemsize / (_BYTES * gpus.physics(device).clock)
         self.types = precision if dtype == torch.float32 else str(dtype).rpartition(".")[2]
         if self.itemsize == 2:
@@ -236,10 +236,10 @@ class Kind:
         turns = self.itemsize == 1 or self.types[:2] in ("tf", "bf")
         self._turned = turns * (layouts[0] != "N"), turns * (layouts[1] != "T")
         if self.ffma and sm90.has_tma(device):
-            # FFMA's B alone: where it is stored by columns, no swizzle keeps the lanes of a warp
-            # along N from reading the same banks.
+            # Only FFMA's B: if it is stored by columns, no swizzle keeps the lanes of a warp along
+            # N from reading the same banks.
             self._turned = 0, int(layouts[1] == "T")
-        # Columns of B that are requested together: those of a line, where it is stored by rows.
+        # Columns of B that are requested together: those of a line, if it is stored by rows.
         self.along = LINE // self.itemsize if layouts[1] == "N" else 1
         self.by_threads, self.by_rows = not by_tma(c_major), c_major in ("N", "n")
         self.epilogue = (  # seconds of an SM for an element
@@ -247,18 +247,18 @@ class Kind:
         )
         self.adds, self.pairs = residual > 0, activation in GATED
         self.across = layouts[0] == "T", layouts[1] == "N"  # stored across K
-        #: What `columns_of` keeps of each rung.
+        #: The tables that `columns_of` keeps for each rung.
         self.rows: dict[Kernel, Rows] = {}
 
     def turned(self, kernel: Kernel) -> int:
-        """The number of operands that a rung transposes in shared memory, if it has any there."""
+        """The number of operands that a rung transposes in shared memory, if it uses that."""
         if kernel.cost.independent_ctas or kernel.cost.register_tiles:
             return 0
         a, b = self._turned
         return b if kernel.cost.a_registers else a + b
 
     def word(self, kernel: Kernel) -> str:
-        """The name under which k-steps of these types and loads were timed."""
+        """The name under which k-steps with these types and loads were timed."""
         cost, word = kernel.cost, self.types
         if cost.narrow != 1 and any(self.narrow):
             word += "/narrow-" + "ab"[not self.narrow[0] : 1 + self.narrow[1]]
@@ -299,7 +299,7 @@ def _pitch(matrix: Matrix) -> int:
 
 
 def _c_major(matrix: Matrix) -> str:
-    """How C is stored: along rows (N) or columns (T); by threads (n, t) where its lines don't begin
+    """How C is stored: along rows (N) or columns (T); by threads (n, t) if its lines don't begin
     on 16-byte boundaries."""
     layout = matrix.layout
     if matrix.aligned and _pitch(matrix) % 16 == 0:
@@ -308,9 +308,9 @@ def _c_major(matrix: Matrix) -> str:
 
 
 def columns_of(groups: Sequence[Group], constants: Constants, even: bool = False) -> Columns:
-    """A column has the configs of all groups, one group after another.
+    """One column per config of all groups, one group after another.
 
-    `even`: as if what shares M or N had the same of it each, and not as is typical.
+    `even`: as if everything that shares M or N had an equal part, not a typical one.
     """
     device, alike = groups[0].view.device, groups[0].kernel.cost.independent_ctas
     sizes: list[tuple] = []
@@ -355,9 +355,9 @@ def _sizes(view: Problem) -> list[tuple[float, ...]]:
 
 
 class Rows(Bounded):
-    """What `columns_of` has of a rung's configs beside the sizes, by `Config.numbers`.
+    """What `columns_of` needs of a rung's configs besides the sizes, by `Config.numbers`.
 
-    Worked out once for all problems of a kind, for there are fewer configs than sizes.
+    Computed once for all problems of a kind, because there are fewer configs than sizes.
     """
 
     def __init__(self, kernel: Kernel, kind: Kind, constants: Constants):
@@ -391,11 +391,11 @@ class Rows(Bounded):
 
 
 def tile_of(numbers: Sequence[int]) -> tuple[int, ...]:
-    """By what `Rung.tiles` knows the tile of a `Config.numbers`."""
+    """The key of a `Config.numbers`'s tile in `Rung.tiles`."""
     return (*numbers[:5], numbers[6])
 
 
-#: What is left of the rate of FFMA where both operands lie along K.
+#: The rate of FFMA that is left if both operands are stored along K.
 _ALONG_K = 0.93
 #: The fields of `Tile` before those of two operands, which are three.
 _SINGLE = Tile._fields.index("drawn")
@@ -408,7 +408,7 @@ def _tile(kernel: Kernel, kind: Kind, numbers: Sequence[int], factors: Sequence[
     cost, itemsize, device = kernel.cost, kind.itemsize, kind.device
     area, threads = m * n, 32 * warps
     if cost.independent_ctas:
-        # A line's words are read by lanes beside each other, each with an accumulator for each line
+        # Adjacent lanes read a line's words, each with an accumulator for each line
         # and word; or, where lanes run along N, for each row of B and element.
         accumulators = area * k // (1 if kind.across[1] else WORD_BYTES // itemsize)
         registers = n * k * stages * itemsize // 4 + accumulators + _FEW_REGISTERS * threads
@@ -463,5 +463,5 @@ def _tile(kernel: Kernel, kind: Kind, numbers: Sequence[int], factors: Sequence[
 
 @functools.lru_cache
 def _room(device: Device) -> Sequence[int]:
-    """Programs that have room at once, by the programs of a cluster."""
+    """Programs that fit at once, by the number of programs in a cluster."""
     return [0, *(max(1, gpus.clusters_at_once(n, device)) * n for n in range(1, 9))]

@@ -1,4 +1,4 @@
-"""The numbers of the cost model: analytic for any GPU, fitted where its kernels were timed."""
+"""The constants of the cost model: analytic for any GPU, fitted where its kernels were timed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ...arch import gpus
 from ...problem import Device
 from ...spec import Kernel
 
-#: What ends a `Kind.word` whose A is multiplied from registers.
+#: The suffix of a `Kind.word` whose A is multiplied from registers.
 REGISTERS = "/registers"
 
 
 def _number(unit: str, meaning: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field whose unit and meaning can be read by the pages that show it."""
+    """A field with its unit and meaning, for the pages that show it."""
     return dataclasses.field(default=default, metadata={"unit": unit, "meaning": meaning})
 
 
@@ -25,8 +25,8 @@ class Rung(NamedTuple):
 
     launch: float  # s, in a stream of launches
     cold: float  # s that operands in device memory add to a launch: a burst of requests
-    ends: float  # s of a tile beside its k-steps and the bytes that it stores
-    shown: float  # share of the ends that is not hidden behind another tile's k-steps
+    ends: float  # s of a tile besides its k-steps and the bytes that it stores
+    shown: float  # share of the ends that another tile's k-steps don't hide
     efficiency: Mapping[str, float]  # share of the dense rate, by `Kind.word`
     #: By `Kind.word`, where tiles are alike: s of a load's share of an element, and of the ends.
     load: Mapping[str, tuple[float, float]]
@@ -35,13 +35,13 @@ class Rung(NamedTuple):
     tiles: Mapping[str, Mapping[tuple[int, ...], tuple[float, float]]] = {}
 
     def factors(self, word: str, tile: tuple[int, ...]) -> tuple[float, float]:
-        """Those of a tile: 1 if it was not timed, or takes as long as predicted."""
+        """A tile's factors: 1 if it was not timed, or takes as long as predicted."""
         return self.tiles.get(word, {}).get(tile, (1.0, 1.0))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Constants:
-    """The numbers of one GPU; 0 where a limit does not show."""
+    """The constants of one GPU; 0 for a limit that doesn't show."""
 
     memory_rate: float = _number(
         "B/s", "device memory, where a share of the work is added to its time (`overlap`)"
@@ -59,7 +59,7 @@ class Constants:
     straddle: float = _number(
         "", "a second L2 line that 128 bytes of a tile's row touch, relative to the first", 0.7
     )
-    off_sector: float = _number("", "as much more, where they begin inside a sector of L2", 0.5)
+    off_sector: float = _number("", "added if they begin inside a sector of L2", 0.5)
     latency: float = _number("s", "from the request of a k-step's tiles to their arrival", 0.35e-6)
     wait: float = _number("s", "the same where tiles are alike", 0.33e-6)
     beat: float = _number(
@@ -68,8 +68,8 @@ class Constants:
         50e-9,
     )
     ends: float = _number("s", "`Rung.ends` of a rung that was not timed", 0.8e-6)
-    pack: float = _number("s", "a kernel that copies operands, beside its bytes", 2.0e-6)
-    reduction: float = _number("s", "to add up the parts of a split K, beside their bytes", 1.5e-6)
+    pack: float = _number("s", "a kernel that copies operands, besides its bytes", 2.0e-6)
+    reduction: float = _number("s", "to add up the parts of a split K, besides their bytes", 1.5e-6)
     gather: float = _number("s", "as much more for each part", 0.05e-6)
     partial_rate: float = _number("B/s", "at which an SM writes and reads partial sums", 80e9)
     exchange: float = _number("s", "`reduction` between the programs of a cluster", 1.0e-6)
@@ -84,13 +84,13 @@ class Constants:
         "", "how much faster an SM works on tiles that are alike if all others idle", 0.35
     )
     lanes: float = _number(
-        "s", "to add a thread's sum of a tile that is alike to the others'", 0.3e-9
+        "s", "to add a thread's sum to the others', where tiles are alike", 0.3e-9
     )
     turned: float = _number(
         "", "work to transpose an operand in shared memory, relative to the product's", 3.7
     )
     narrow_store: float = _number(
-        "", "how many times longer threads take to store C than TMA, where it can't", 2.0
+        "", "how many times longer threads take to store C than TMA would, if it can't", 2.0
     )
     part_store: float = _number(
         "B", "what a row of a box that TMA stores counts for at least", 50.0
@@ -101,14 +101,14 @@ class Constants:
     )
     cold: float = _number("s", "`Rung.cold` of a rung that was not timed", 0.0)
     crowd: float = _number(
-        "B", "of C on their way at once that double the memory's time for what L2 won't keep", 0.0
+        "B", "of C in flight at once that double the memory's time for what L2 won't keep", 0.0
     )
     padding: float = _number(
-        "", "share that counts as read of what tiles reach beyond the ends of A and B", 0.0
+        "", "share of the tiles' parts beyond the ends of A and B that counts as read", 0.0
     )
     loaded: float = _number(
         "",
-        "how much longer loads of a ring take, the longer memory reads beside the work",
+        "how much longer a ring's loads take, the longer memory reads alongside the work",
         0.0,
     )
     #: Not fitted: a launch (s), measured; to wait for the last products of a fixed part of K, and
@@ -118,7 +118,7 @@ class Constants:
     rungs: Mapping[str, Rung] = dataclasses.field(default_factory=dict)
 
     def rung(self, kernel: Kernel) -> Rung:
-        """What is known of one rung, or of all where it was not timed."""
+        """The constants of one rung, or of all if it was not timed."""
         unknown = Rung(self.launch, self.cold, self.ends, 1 - kernel.cost.epilogue_overlap, {}, {})
         return self.rungs.get(kernel.name, unknown)
 
@@ -129,15 +129,15 @@ class Constants:
         return known.get(word, known.get(word.removesuffix(REGISTERS), kernel.cost.efficiency))
 
 
-#: The fitted plain numbers, by their names: unit and meaning.
+#: The fitted plain constants, by name: unit and meaning.
 NUMBERS = {each.name: each.metadata for each in dataclasses.fields(Constants) if each.metadata}
 
 
 @functools.lru_cache
 def of(device: Device) -> Constants:
-    """The numbers of the device's own file, else of its architecture's, else analytic ones.
+    """The constants in the device's own file, else in its architecture's, else analytic ones.
 
-    The own file may hold a few `rates` alone, beside which all else is another's.
+    The own file may hold only a few `rates`; then the rest is another GPU's.
     """
     guess = analytic(device)
     rates: dict[str, Any] = {}
@@ -167,7 +167,7 @@ def _of_another(fitted: Constants, known: Device, device: Device) -> Constants:
 
 
 def analytic(device: Device) -> Constants:
-    """What can be said of a device whose kernels were never timed."""
+    """What can be said about a device whose kernels were never timed."""
     physics = gpus.physics(device)
     sm_rate = 160 * physics.clock  # per clock, as an H200's is
     return Constants(
@@ -181,7 +181,7 @@ def analytic(device: Device) -> Constants:
 
 
 def from_json(fitted: Mapping, device: Device) -> Constants:
-    """The numbers that a file has under `fitted`, with the device's own launch."""
+    """The constants in a file under `fitted`, with the device's own launch."""
     rungs = {name: _rung(values) for name, values in fitted["rungs"].items()}
     return Constants(**fitted["rates"], launch=gpus.physics(device).launch, rungs=rungs)
 

@@ -1,9 +1,9 @@
-"""The seconds that kernels are expected to take, for all candidates of a choice at once.
+"""The predicted seconds of kernels, for all candidates of a choice at once.
 
-The time of the busiest SM: its share of the tiles, each a number of k-steps with a beginning and an
-end; or the device's memory traffic, or what its power limit allows, whichever is longest. A k-step
-is bound by arithmetic, by what the SM and what all SMs can draw from L2, and by the latency of the
-loads in flight, whose squares add up. Around it stand the launch, the copies of packed operands and
+They are the time of the busiest SM: its share of the tiles, each with a number of k-steps, a
+beginning and an end; or the device's memory traffic, or the power limit, whichever is longest. A
+k-step is bound by arithmetic, by the SM's and all SMs' rates from L2, and by the latency of the
+loads in flight, whose squares add up. To these come the launch, the copies of packed operands and
 the reduction of a split K.
 """
 
@@ -28,18 +28,18 @@ _INTERPRETED_STEP = 0.3e-3
 BURST = 1e6
 #: Seconds of work in which half of `Constants.throttle` is seen.
 BRIEF = 5e-5
-#: Where consumers take turns, the epilogue of one slows the other down by this share of it, and
-#: takes so many times as long as where all warps do it.
+#: If consumers take turns, one's epilogue slows the other down by this share of it, and takes this
+#: many times as long as when all warps do it.
 _CONTENDED, _ALONE = 0.22, 1.5
-#: Seconds of an SM for an element that one of two consumers in turns stores twice.
+#: Seconds of an SM per element that one of two consumers in turns stores twice.
 _MIRRORED = 80e-12
 
 
 class Breakdown(NamedTuple):
-    """Seconds. `memory` passes beside `steps`, `ends` and `reduction`.
+    """Seconds. `memory` overlaps `steps`, `ends` and `reduction`.
 
-    `overlap` is what the shorter of the two adds to the longer; of tiles that are alike, with what
-    is waited for loads.
+    `overlap` is what the shorter of the two adds to the longer; for tiles that are alike, including
+    the wait for loads.
     """
 
     total: Column
@@ -53,12 +53,12 @@ class Breakdown(NamedTuple):
 
 
 class Waves(NamedTuple):
-    """How the tiles of a product come to lie on the SMs."""
+    """How the tiles of a product are distributed over the SMs."""
 
     a_sharers: Column  # programs of a cluster that share a tile of A
     b_sharers: Column
     whole: Column  # tiles with all of K
-    units: Column  # tiles with a part of K each, or programs where they share out the last wave
+    units: Column  # tiles with a part of K each, or programs if they share the last wave
     split: Column  # parts of a tile's K
     steps: Column  # k-steps of a unit
     share: Column  # units of the busiest SM
@@ -69,14 +69,14 @@ class Waves(NamedTuple):
 
 
 def predict(kernel: Kernel, problem: Problem, config: Config) -> float:
-    """Seconds that `kernel` is expected to take for `problem` in `config`."""
+    """Predicted seconds of `kernel` for `problem` in `config`."""
     return breakdown(kernel, problem, config).total
 
 
 def breakdown(
     kernel: Kernel, problem: Problem, config: Config, constants: Constants | None = None
 ) -> Breakdown:
-    """What `predict` adds up."""
+    """The parts whose sum is `predict`."""
     group = Group(kernel, (config,), config.view(problem), problem.copied(config.PACK))
     if problem.device == INTERPRETER:
         steps = float(_interpreted(group)[0])
@@ -102,9 +102,9 @@ def seconds(groups: Sequence[Group], constants: Constants | None = None) -> np.n
 
 
 def _expected(groups: Sequence[Group], constants: Constants) -> Breakdown:
-    """What `times` finds; of groups that share M or N, the mean of typical and of even ones.
+    """The result of `times`; for groups that share M or N, the mean of typical and even ones.
 
-    Of either alone, the choice would be a tile that it fills, where others leave one nearly empty.
+    With either alone, the choice would be a tile that it fills, but that others leave nearly empty.
     """
     found = times(columns_of(groups, constants), constants)
     if groups[0].view.groups not in ("m", "n"):
@@ -120,7 +120,7 @@ def roofline(problem: Problem) -> tuple[float, float]:
 
 
 def times(x: Columns, c: Constants, xp=np) -> Breakdown:
-    """The formula: of NumPy's columns and plain constants, or of tensors with those of `xp`."""
+    """The formula, on NumPy's columns and plain constants, or on tensors with those of `xp`."""
     view, w = x.view, _waves(x, xp)
     pack = (view.copied > 0) * c.pack + view.copied / c.memory_rate if x.packed else 0.0
     before = pack + view.launch + view.cold * view.bytes / (view.bytes + BURST)
@@ -161,7 +161,7 @@ def _tiles(x: Columns, rows, columns, xp):
 
 def _waves(x: Columns, xp) -> Waves:
     view, tile, sms = x.view, x.tile, x.sms
-    # A cluster's programs stand one below the other, or side by side where that takes fewer, or as
+    # A cluster's programs are one below the other, or side by side if that takes fewer, or as
     # many with more rows than columns.
     high = _tiles(x, tile.m * tile.cluster, tile.n, xp)
     wide = _tiles(x, tile.m, tile.n * tile.cluster, xp)
@@ -219,7 +219,7 @@ def _ring_steps(x: Columns, w: Waves, c: Constants, still: Still, reads: Column,
     drawn = still.a_drawn / w.a_sharers + still.b_drawn / w.b_sharers
     count = w.steps * view.pairs * tile.step
     if c.loaded:
-        # Loads take the longer, the more memory reads beside the work.
+        # The longer memory reads alongside the work, the longer loads take.
         without = count * (w.full + w.rest) * (products + latency + c.beat**2) ** 0.5
         share = reads / xp.maximum(reads + without, 1e-12)
         latency = latency * (1 + c.loaded * share) ** 2
@@ -237,7 +237,7 @@ def _alike_steps(x: Columns, w: Waves, c: Constants) -> Column:
 
 
 def _ends(x: Columns, w: Waves, c: Constants, rate: Column, still: Still, xp) -> Column:
-    """What tiles cost beside their k-steps, with the stores of C at the `rate` of an SM."""
+    """The cost of tiles besides their k-steps, with the stores of C at the `rate` of an SM."""
     view, tile, stored = x.view, x.tile, still.stored / rate
     if x.alike:
         return (view.load_ends + c.lanes * tile.accumulators + stored) * w.share
@@ -256,7 +256,7 @@ def _epilogue(x: Columns, w: Waves, steps: Column, xp) -> Column:
 
 
 def _reduction(x: Columns, w: Waves, c: Constants, xp) -> Column:
-    """To add up the parts of a split K, in device memory or within a cluster."""
+    """The time to add the parts of a split K, in device memory or within a cluster."""
     view, split, partial = x.view, w.split, x.tile.partial
     # Each part is written, and the last program reads them all; or, where all run at once, each
     # reads its share.
@@ -271,20 +271,20 @@ def _reduction(x: Columns, w: Waves, c: Constants, xp) -> Column:
 
 
 def _memory(x: Columns, w: Waves, c: Constants, xp) -> tuple[Column, Column]:
-    """Seconds of the device's memory, and of what is read, for what is stored is among the ends."""
+    """Seconds of the device's memory, and of its reads alone, because stores are in the ends."""
     view, tile, sms, l2 = x.view, x.tile, x.sms, x.l2
     moved = view.bytes
     if c.padding:
         beyond = -view.M % (tile.m * w.b_sharers) + -view.N % (tile.n * w.a_sharers)
         moved = moved + c.padding * beyond * view.K * view.batch * view.itemsize
     if x.leveled:
-        # Programs in the middle of K read other parts of the operands than their neighbours do, and
-        # nothing is left in L2 for the next.
+        # Programs in the middle of K read other parts of the operands than their neighbours do,
+        # and leave nothing in L2 for the next.
         again = (view.level > 0) & (w.whole < sms) & (view.bytes > l2)
         streamed = w.whole * (tile.m + tile.n) * view.K * view.itemsize
         moved = xp.maximum(moved, again * streamed)
     memory = moved / c.memory_rate
-    # In the last wave each pair of SMs reads as much, with one of them at work or two.
+    # In the last wave each pair of SMs reads as much, whether one or both work.
     each = moved / w.units
     pairs = xp.where(w.last <= sms / 2, w.last, w.last - sms / 2)
     late = (moved - each * pairs) / c.memory_rate + each / c.pair_rate
@@ -293,7 +293,7 @@ def _memory(x: Columns, w: Waves, c: Constants, xp) -> tuple[Column, Column]:
     late = xp.where(crowded, each / c.crowded_rate, xp.where(tile.room == sms, late, 0.0))
     memory = xp.maximum(memory, late)
     if c.crowd:
-        # The more bytes of C are on their way at once, the longer the memory takes for each.
+        # The more bytes of C are in flight at once, the longer the memory takes for each.
         flying = w.active * tile.together * tile.m * tile.n * view.element * (1 + view.turns)
         beyond_l2 = xp.maximum(view.stored - l2, 0)
         memory = memory + beyond_l2 / c.memory_rate * flying / c.crowd

@@ -1,1 +1,1 @@
-"""What several rungs share: on the device scheduler, mainloop and epilogue, and their host side."""
+"""What several rungs share: scheduler, mainloop and epilogue on the device, and their host side."""

@@ -1,8 +1,8 @@
 """How a consumer accumulates a unit of work: all steps in one sum, or fixed chunks of K in theirs,
 or each step (`promote`).
 
-Fixed chunks begin where no tile moves them. One program adds the sums of all, in their order; where
-each of SPLIT_K programs has one, `split_k` and `exchange` add them in the same order.
+Fixed chunks begin at the same places for every tile. One program adds all sums in order; or, if
+each of SPLIT_K programs has one chunk, `split_k` and `exchange` add them in the same order.
 """
 
 from triton.experimental import gluon

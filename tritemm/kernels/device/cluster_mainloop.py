@@ -1,4 +1,4 @@
-"""The mainloop of clusters: the programs of a cluster load tiles together, and WGMMA is any width.
+"""The mainloop of clusters: the programs of a cluster load tiles together; WGMMA has any width.
 
 The ring is as in `mainloop`, but PTX knows it by its address: one allocation, the largest of the
 kernel, holds the stages, then their barriers, `full` and `empty`. A stage holds a tile of A and one
@@ -17,7 +17,7 @@ from .triton_contract import allocate, keep, shared_memory, tensor_map
 from .wgmma import matrix_descriptor, wgmma, wgmma_wait
 from .wgmma import unit as unit_of
 
-#: Bytes behind what comes before the barriers: for these, and 512 for `keep`.
+#: Bytes after what precedes the barriers: for the barriers, and 512 for `keep`.
 BARRIERS = gl.constexpr(1024)
 
 
@@ -37,7 +37,7 @@ def slabs_of(rows, warps):
 def line_bytes(rows, columns, b_major):
     """Bytes of a tile of A and one of B, a line deep.
 
-    Lines of 128 bytes: one for each row or column, or 64 for each 64 of them.
+    Lines have 128 bytes: one for each row or column, or 64 for each 64 of them.
     """
     b_lines = columns if b_major == "T" else -(-columns // 64) * 64
     return 128 * (rows + b_lines)
@@ -46,7 +46,7 @@ def line_bytes(rows, columns, b_major):
 @gluon.jit
 def load_lines(to, bar, first, k, b0, b1, LINES: gl.constexpr, ALONG_K: gl.constexpr,
                SHARERS: gl.constexpr, MAP: gl.constexpr, BATCHED: gl.constexpr):  # fmt: skip
-    """Begin to load a tile's `LINES` rows of A, or columns of B, from `first` on, a line deep.
+    """Issue the load of a tile's `LINES` rows of A, or columns of B, from `first` on, a line deep.
 
     They arrive in all `SHARERS` of the cluster.
     """
@@ -69,7 +69,7 @@ def place_in_planes(step, steps, SHAPE: gl.constexpr):
 
 @gluon.jit
 def loadable(first, desc, ALONG_K: gl.constexpr):
-    """`first`, or 0 behind the operand's end: to fill a tile with zeros takes TMA longer."""
+    """`first`, or 0 past the operand's end: TMA takes longer to fill a tile with zeros."""
     return gl.where(first < desc.shape[len(desc.shape) - (2 if ALONG_K else 1)], first, 0)
 
 
@@ -86,19 +86,19 @@ class ClusterMainloop:
 
     @gluon.jit
     def full(self):
-        """The address of the first barrier, behind all stages."""
+        """The address of the first barrier, after all stages."""
         return shared_memory() + self.SHAPE.RING
 
     @gluon.jit
     def more(self):
-        """The address of the barriers behind those of the stages."""
+        """The address of the barriers after those of the stages."""
         return self.full() + 2 * self.SHAPE.STAGES * 8
 
     @gluon.jit
     def load(self, n, unit):
         """Load a unit whose first step is `n`; return the next unit's first step.
 
-        That is this program's own tiles, and the shared ones of the steps that are its turn.
+        These are this program's own tiles, and the shared ones of the steps when it has its turn.
         """
         SHAPE: gl.constexpr = self.SHAPE
         rank = gl.program_id(0) % SHAPE.CLUSTER
@@ -133,8 +133,8 @@ class ClusterMainloop:
                 k_a, k_b = place_in_planes(step, unit.steps, SHAPE)
             k_a, k_b = k_a * SHAPE.BLOCK_K, k_b * SHAPE.BLOCK_K
             for line in gl.static_range(LINES):
-                # Sharers take turns, a step each: one request, where a share of the tile would take
-                # one from each of them.
+                # Sharers take turns, a step each: that is one request; loading a share of each
+                # tile would take one from each of them.
                 if (n + step) % OF_A == rank % OF_A:
                     load_lines(
                         to, full, row, k_a + line * LINE, a0, a1, SHAPE.BLOCK_M, A_ALONG_K, OF_A,
@@ -183,7 +183,7 @@ class Consumer:
     def multiply(self, n, steps, SLAB: gl.constexpr = 0):
         """The accumulator of its slabs of a unit, from step `n` on; whatever the argument `SLAB`.
 
-        A unit has a step at least, which overwrites what the registers hold.
+        A unit has at least one step, which overwrites what the registers hold.
         The last step is still in flight: `multiply_tail` waits for it.
         """
         SHAPE: gl.constexpr = self.loop.SHAPE
@@ -200,7 +200,7 @@ class Consumer:
 
     @gluon.jit
     def multiply_step(self, acc, stage, odd):
-        """Begin to multiply the step in `stage`, and add to `acc`, or begin it if it is empty."""
+        """Issue the WGMMA of the step in `stage`, adding to `acc`, or starting it if empty."""
         SHAPE: gl.constexpr = self.loop.SHAPE
         LINES: gl.constexpr = SHAPE.BLOCK_K // line_of(SHAPE)
         BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
@@ -229,7 +229,7 @@ class Consumer:
 
     @gluon.jit
     def start(self, stage, SLAB: gl.constexpr, COLUMN: gl.constexpr, MOST: gl.constexpr):
-        """Begin to multiply up to `MOST` columns of a slab of `stage`, for sums of it alone."""
+        """Issue WGMMA for up to `MOST` columns of a slab of `stage`, for sums of that alone."""
         SHAPE: gl.constexpr = self.loop.SHAPE
         COLUMNS: gl.constexpr = min(MOST, SHAPE.BLOCK_N - COLUMN)
         at = stage * (line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR) // 16)
@@ -255,7 +255,7 @@ class Consumer:
         """Free a stage in all programs of the cluster."""
         SHAPE: gl.constexpr = self.loop.SHAPE
         empty = self.full + (SHAPE.STAGES + stage) * 8
-        # Where warps have read scales too, each says for itself that it has.
+        # If warps have read scales too, each arrives for itself.
         mine = gl.to_tensor(True) if SHAPE.SUMS == "block" else self.first_warp
         ptx.barrier_arrive(empty, mine, SHAPE.CLUSTER)
 
@@ -264,7 +264,7 @@ class Consumer:
 def make_cluster_mainloop(
     a_desc, b_desc, KERNEL: gl.constexpr, SHAPE: gl.constexpr, MORE: gl.constexpr = 0, scales=0
 ):
-    """The mainloop with its memory and barriers, `MORE` of them behind those of the stages."""
+    """The mainloop with its memory and barriers, `MORE` of them after those of the stages."""
     ring = allocate(SHAPE.RING + BARRIERS)
     ARRIVALS: gl.constexpr = SHAPE.CLUSTER * (SHAPE.WARPS // (1 if SHAPE.SUMS == "block" else 4))
     ptx.barrier_init(shared_memory() + SHAPE.RING, SHAPE.STAGES, ARRIVALS, MORE, loaders_of(SHAPE))
@@ -273,11 +273,11 @@ def make_cluster_mainloop(
 
 @gluon.jit
 def load_in_cluster(work, loop):
-    """The producer of a cluster's program, which loads what the cluster shares in turns."""
+    """The producer of a cluster's program, which takes turns to load what the cluster shares."""
     unit = work.unit(work.first())
-    ptx.cluster_sync()  # the others' barriers are there
+    ptx.cluster_sync()  # the others' barriers are initialised
     load_from(work, loop, unit)
-    ptx.cluster_sync()  # what others write or arrive at is still there
+    ptx.cluster_sync()  # what others write or arrive at still exists
 
 
 @gluon.jit
@@ -291,7 +291,7 @@ def idle(SYNCS: gl.constexpr):
 def run_in_cluster(
     compute: gl.constexpr, producer: gl.constexpr, args, SYNCS: gl.constexpr = 2
 ):  # fmt: skip
-    """`run_roles` of threads that each sync `SYNCS` times with those of the cluster."""
+    """`run_roles` for threads that each sync `SYNCS` times with those of the cluster."""
     specialize(
         compute, producer, args, ((idle, (SYNCS,)), (idle, (SYNCS,))), workers(args[0].SHAPE, True)
     )

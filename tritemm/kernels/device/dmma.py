@@ -1,11 +1,11 @@
-"""Tiles for DMMA: where TMA puts their elements, and which of them an instruction takes.
+"""Tiles for DMMA: where TMA puts their elements, and which of them an instruction reads.
 
 A product doesn't change if A's rows and C's rows are permuted alike, nor if B's columns and C's
 are. So each line, a row of A or a column of B, has two numbers: its place in the operand, where TMA
 puts it, and its place in the instruction, which has the same bits in another order. In the
 instruction bits 0 to 2 choose the lane, and bit 3 of A's lines chooses between neighbouring
-registers. The orders here let lanes that read at once, 16 of 8 bytes or 8 of 16, read from all
-banks. Where that can be, 16 bytes of A or of C are neighbouring registers.
+registers. With the orders here, lanes that read at once, 16 of 8 bytes or 8 of 16, read from all
+banks. If possible, 16 bytes of A or of C are neighbouring registers.
 
 A stage has 16 k or 32. In the smallest tiles 32 k are two slices: as many groups of warps multiply
 16 each, and the sums of all slices are added at the end. A step of a small tile takes as long with
@@ -24,14 +24,14 @@ LINE = gl.constexpr(16)
 
 @gluon.constexpr_function
 def slices_of(rows, columns, depth):
-    """How many slices a step of so many k has, for C [rows, columns]."""
+    """How many slices a step of that many k has, for C [rows, columns]."""
     return depth // LINE.value if rows * columns <= 1024 else 1
 
 
 @gluon.constexpr_function
 def warps_of(rows, columns, warps):
-    """How many rows and columns of warps multiply a slice. A warp has 32 rows of the tile if it
-    can, and 32 columns at most."""
+    """How many rows and columns of warps multiply a slice. A warp has 32 rows of the tile if
+    possible, and at most 32 columns."""
     across = min(columns // 8, max(1, columns // 32, 32 * warps // rows))
     return warps // across, across
 
@@ -76,7 +76,7 @@ def tile_layout(rows, columns, warps, slices, side, along_k):
 @gluon.jit
 def tiles_view(memory, ROWS: gl.constexpr, COLUMNS: gl.constexpr, SLICES: gl.constexpr,
                BYTES: gl.constexpr, SIDE: gl.constexpr, ALONG_K: gl.constexpr):  # fmt: skip
-    """`memory`, of so many `BYTES`, as tiles of A (`SIDE` 0) or of B, a panel each or all slices,
+    """`memory`, of `BYTES` bytes, as tiles of A (`SIDE` 0) or of B, a panel each or all slices,
     for C [ROWS, COLUMNS]."""
     LAYOUT: gl.constexpr = tile_layout(ROWS, COLUMNS, gl.num_warps(), SLICES, SIDE, ALONG_K)
     COUNT: gl.constexpr = BYTES // (8 * LINE * SLICES * (COLUMNS if SIDE else ROWS))
@@ -92,8 +92,8 @@ def dmma(a, b, acc):
     4, which together take twice as long, and pairs the wrong elements of A and B. Here the
     accumulator is reshaped to [SLICES, ROWS // 16, 16, COLUMNS // 8, 8], one instruction's tile
     after another. Of each a thread has four numbers of C, in two neighbouring columns (bit 0) and
-    in two rows 8 apart (bit 1), four of B and eight of A. A and B are given the same shape: bits of
-    k take the place of bits of C's rows and columns, and no element changes its thread.
+    in two rows 8 apart (bit 1), four of B and eight of A. A and B get the same shape: bits of k
+    replace bits of C's rows and columns, and no element changes its thread.
     """
     SLICES: gl.constexpr = acc.shape[0]
     ROWS: gl.constexpr = acc.shape[1]

@@ -1,6 +1,6 @@
 """The epilogue: pieces of the accumulator become pieces of C, some columns at a time.
 
-TMA stores them, by way of shared memory, or threads do.
+TMA stores them, via shared memory, or threads do.
 """
 
 from triton.experimental import gluon
@@ -31,8 +31,8 @@ def lanes_along(major, warps, mirror=False):
 def ends_batch(shape, nth):
     """Whether the `nth` piece is the last of those that are stored together.
 
-    Pieces of 8 columns are: all of a slab, or as many as fill half of the buffers while TMA reads
-    the others. Wider ones are stored one by one.
+    Pieces of 8 columns are stored together for a whole slab, or as many as fill half of the buffers
+    while TMA reads the others. Wider ones are stored one by one.
     """
     count, buffers = shape.BLOCK_N.value // shape.EPI_N.value, shape.BUFFERS.value
     several = 1 if shape.EPI_N > 8 else count if count <= buffers else (buffers + 1) // 2
@@ -46,7 +46,7 @@ class Epilogue:
     c_desc: Value
     c_ptr: Value
     memory: Value
-    mirror: Value  # as much, for pieces that are turned
+    mirror: Value  # the same, for transposed pieces
     M: Value
     N: Value
     strides: Value
@@ -126,8 +126,8 @@ class Epilogue:
     def tma_store_mirrored(self, unit, row, col, piece, index):
         """Have TMA store a square piece of a symmetric C and its mirror.
 
-        What doesn't lie below the diagonal goes to rows that C hasn't got; of a piece on it, the
-        upper half is first made the mirror of the lower.
+        What isn't below the diagonal goes to rows past C's end; in a piece on the diagonal, the
+        upper half first becomes the mirror of the lower.
         """
         layout: gl.constexpr = piece.type.layout
         memory, mirror = self.memory.index(index), self.mirror.index(index)
@@ -144,9 +144,9 @@ class Epilogue:
 
     @gluon.jit
     def store_pointers(self, unit, row, col, piece, MIRROR: gl.constexpr = False):
-        """Store what of a piece lies inside C; neighbouring lanes write neighbouring elements.
+        """Store what of a piece is inside C; neighbouring lanes write neighbouring elements.
 
-        Of a symmetric C that is what lies on and below the diagonal; or below it, as the `MIRROR`.
+        For a symmetric C that is the part on and below the diagonal; or below it, as the `MIRROR`.
         """
         layout: gl.constexpr = lanes_along(self.SHAPE.C_MAJOR, gl.num_warps(), MIRROR)
         piece = gl.convert_layout(piece, layout)

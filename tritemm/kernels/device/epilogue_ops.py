@@ -1,7 +1,7 @@
 """The epilogue: C = activation(alpha * acc + bias) + beta * residual.
 
-The one place of it, for kernels in Triton and in Gluon. It is computed in the accumulator's type,
-or in fp32 where that is fp16; a plain product compiles to none of it. Where scales are of all of K,
+The only implementation, for kernels in Triton and in Gluon. It is computed in the accumulator's
+type, or in fp32 if that is fp16; a plain product compiles to none of it. If scales cover all of K,
 the accumulator is multiplied by them first.
 """
 
@@ -15,14 +15,14 @@ from .offsets import batch_offset
 from .residues import residue
 from .scales import a_scale, b_scale
 
-#: True when kernels run in Triton's interpreter, which knows no PTX.
+#: True when kernels run in Triton's interpreter, which doesn't support PTX.
 INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
 #: Elements of 16 bits in 16 bytes.
 VECTOR = tl.constexpr(8)
 #: Strides of C or of the residual, in elements.
 Strides = namedtuple("Strides", "b0, b1, m, n")
-#: A kernel's arguments for its epilogue; None for what the problem doesn't have. Those of the
-#: scales are as of `scales`; the flag is as of `planes`.
+#: A kernel's arguments for its epilogue; None for what the problem lacks. For the scales' see
+#: `scales`; for the flag see `planes`.
 EpilogueArgs = namedtuple(
     "EpilogueArgs",
     "bias_ptr, residual_ptr, alpha, beta, strides, "
@@ -35,12 +35,12 @@ EpilogueArgs = namedtuple(
 def load_operands(args, b0, b1, offs_m, offs_n, M, N, BIAS: tl.constexpr,
                   LINES: tl.constexpr = False, GATED: tl.constexpr = False,
                   A_LINES: tl.constexpr = 1, B_LINES: tl.constexpr = 1, scales=None):  # fmt: skip
-    """Scales, the bias as a row or a column, and the residual: a tuple of those that there are.
+    """Scales, the bias as a row or a column, and the residual: a tuple of those that exist.
 
     If `GATED`, the bias has N elements for the gate, then N for the factor it multiplies, and both
-    are loaded; so it is with B's scales. `LINES`: N is a multiple of `VECTOR`, and the residual is
+    are loaded, like B's scales. `LINES`: N is a multiple of `VECTOR`, and the residual is
     stored by rows on 16-byte boundaries. Triton sees both by itself where it has the kernel's own
-    arguments, and loads several elements at a time. A scale is of `A_LINES` rows, or `B_LINES`
+    arguments, and loads several elements at a time. A scale covers `A_LINES` rows, or `B_LINES`
     columns; `scales` are A's, if they are loaded already.
     """
     loaded = ()
@@ -84,7 +84,7 @@ def load_bias(bias_ptr, offs_m, offs_n, M, N, BIAS: tl.constexpr, LINES: tl.cons
 
 @triton.jit
 def combine(acc, args, loaded, ACTIVATION: tl.constexpr, up=None):
-    """The whole epilogue, of operands that are `loaded`.
+    """The whole epilogue, with its operands already `loaded`.
 
     With `up`: activation(alpha * acc + bias) * (alpha * up + bias) + beta * residual.
     """
@@ -123,7 +123,7 @@ def scale_and_bias(acc, args, loaded):
 
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
-    """One of `problem.ACTIVATIONS`, of each element; NaN stays NaN."""
+    """One of `problem.ACTIVATIONS`, applied to each element; NaN stays NaN."""
     if ACTIVATION == "relu":
         x = tl.where(x < 0, 0.0, x)
     elif ACTIVATION == "gelu":
@@ -153,7 +153,7 @@ def gelu(x):
 
 @triton.jit
 def logistic(x):
-    """1 / (1 + 2 ** x), of two instructions of the SFU: to 2 ulp, then to 1."""
+    """1 / (1 + 2 ** x), from two instructions of the SFU: each to 2 ulp or 1."""
     if INTERPRETED:
         x = 1 / (1 + tl.exp2(x))
     else:

@@ -1,4 +1,4 @@
-"""Partial sums that the programs of a cluster send each other, into shared memory.
+"""Partial sums that the programs of a cluster send to each other's shared memory.
 
 Each program adds some pieces of a tile, of EPI_N columns each. For each of these it has a slot per
 program, which holds the registers of the accumulator: 16 bytes of one thread after 16 of another,
@@ -24,7 +24,7 @@ def slot_bytes(shape):
 
 @gluon.jit
 def unit_of_rank(work):
-    """The unit of this program, whose cluster has a tile to itself: a range of K for each rank."""
+    """The unit of this program, whose cluster computes one tile: a range of K for each rank."""
     rank = gl.program_id(0) % work.SHAPE.SPLIT_K
     tile = gl.program_id(0) // work.SHAPE.SPLIT_K
     first, steps = work.share(rank, work.SHAPE.SPLIT_K)
@@ -47,7 +47,7 @@ class Exchange:
 
     @gluon.jit
     def expect(self, full, rank):
-        """Have the barrier `full` wait for all that is sent to the program `rank`."""
+        """Make the barrier `full` wait for all bytes that are sent to the program `rank`."""
         PROGRAMS: gl.constexpr = self.SHAPE.SPLIT_K
         own = (self.SHAPE.BLOCK_N // self.SHAPE.EPI_N - 1 - rank + PROGRAMS) // PROGRAMS
         barrier_expect(full, own * (PROGRAMS * slot_bytes(self.SHAPE)))

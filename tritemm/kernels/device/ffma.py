@@ -1,8 +1,8 @@
 """Tiles for FFMA: how threads share one, and what they read of the operands in a `register_ring`.
 
 A thread has a register tile of C, 16 x 8 down to 4 x 4, and reads the rows of A and columns of B
-that it needs, 16 bytes at a time: 4 elements of K of a line where lines lie along K, which TMA's
-swizzle keeps in different banks, or 4 lines of one k where they lie across it. The lanes of a warp
+that it needs, 16 bytes at a time: 4 elements of K of a line if lines run along K, which TMA's
+swizzle keeps in different banks, or 4 lines of one k if they run across it. The lanes of a warp
 are 4 x 8, and neighbours share what they read.
 """
 
@@ -67,7 +67,7 @@ def _swizzled(depth):
 @gluon.jit
 def tiles_view(memory, LINES: gl.constexpr, BLOCK_K: gl.constexpr, BYTES: gl.constexpr,
                ALONG_K: gl.constexpr):  # fmt: skip
-    """`memory`, of so many `BYTES`, as tiles [LINES, BLOCK_K], or as their rows of one k each."""
+    """`memory`, of `BYTES` bytes, as tiles [LINES, BLOCK_K], or as their rows of one k each."""
     if ALONG_K:
         LAYOUT: gl.constexpr = _swizzled(BLOCK_K)
         SIZES: gl.constexpr = (BYTES // (4 * LINES * BLOCK_K), LINES, BLOCK_K)

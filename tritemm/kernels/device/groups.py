@@ -1,11 +1,11 @@
 """The tile scheduler of groups: products whose M, N or K a tensor on the device cuts.
 
-`offs` holds where each group ends; what lies behind the last of them is one more, the rest. Along M
-and N a group's tiles begin where it begins. What a tile loads behind its group's end adds to rows
-or columns that are not stored: TMA is told of C that it ends with the group, by a map of 2**30
-lines, whose last is the group's (`arch.lines.Box.ragged`). The rest has nothing to multiply: its
-tiles are loaded from beyond A and B, where TMA reads zeros, as are elements of K beyond a group.
-Groups of K of fp8 are whole blocks of 128, which the caller says; what isn't so becomes NaN.
+`offs` holds where each group ends; the part after the last is one more group, the rest. Along M and
+N a group's tiles begin where it begins. What a tile loads past its group's end only affects rows
+or columns that are not stored: for TMA, C ends with the group, by a map of 2**30 lines, the last of
+which is the group's (`arch.lines.Box.ragged`). The rest has nothing to multiply: its tiles are
+loaded from beyond A and B, where TMA reads zeros, as are elements of K beyond a group. Groups of K
+in fp8 are whole blocks of 128, as the caller promises; a group that isn't becomes NaN.
 """
 
 from triton.experimental import gluon
@@ -31,7 +31,7 @@ def add(x, y):
 class GroupUnit:
     """A tile of group `b1`, or of the `rest`: where it begins in C, and the steps of its K.
 
-    The group is from `begin` to `end` of what is cut.
+    The group is from `begin` to `end` of the cut dimension.
     """
 
     first: Value
@@ -61,7 +61,7 @@ class GroupUnit:
 
     @gluon.jit
     def stored_to(self, row, col):
-        """Batch indices, row and column at which TMA stores what is at (row, col) of C."""
+        """Batch indices, row and column at which TMA stores the element (row, col) of C."""
         b0, b1 = self.b0, self.b1
         if self.SHAPE.GROUPS != "k":
             b0, b1 = LINES, self.end
@@ -73,7 +73,7 @@ class GroupUnit:
 
     @gluon.jit
     def limits(self, M, N):
-        """As many rows and columns of C, M x N, as end with the group."""
+        """The size of C, M x N, as if it ended with the group."""
         if self.SHAPE.GROUPS == "m":
             M = self.end
         elif self.SHAPE.GROUPS == "n":
@@ -82,12 +82,12 @@ class GroupUnit:
 
     @gluon.jit
     def finished(self, M, N):
-        """As much of M x N as a bias and scales are for: nothing of the rest."""
+        """The part of M x N that has a bias and scales: nothing of the rest."""
         return gl.where(self.rest, 0, M), gl.where(self.rest, 0, N)
 
     @gluon.jit
     def checked(self, acc):
-        """Its accumulators: zeros of no terms, NaN of a group that isn't whole blocks of K."""
+        """Its accumulators: zeros without terms, NaN for a group that isn't whole blocks of K."""
         some, whole = self.begin < self.end, (self.begin | self.end) % BLOCK == 0
         done = ()
         for i in gl.static_range(len(acc)):
@@ -105,14 +105,14 @@ class GroupUnit:
 class Groups:
     """The units of persistent programs, dealt out in turn; with the methods of a `Scheduler`.
 
-    Along M or N, a band is the tiles of a group that are across what is cut; along K, all of a
-    group's. There are so many `bands`, the first `full` of which are not of the rest; each thread
-    of a warp knows of some groups how many lie `before` theirs.
+    Along M or N, a band is a row of a group's tiles across the cut dimension; along K, all of its
+    tiles. There are `bands` of them, the first `full` of which are not the rest's; each thread of
+    a warp knows for some groups how many come `before` theirs.
     """
 
     dense: Value  # the `Scheduler` of all groups as if they were one
     offs_ptr: Value
-    size: Value  # of what is cut
+    size: Value  # of the cut dimension
     across: Value  # tiles of a band
     before: Value
     full: Value
@@ -121,7 +121,7 @@ class Groups:
 
     @gluon.jit
     def begun(self):
-        """The same, when the launch before has written the offsets, and these were counted."""
+        """The scheduler, with tiles counted, once the previous launch has written the offsets."""
         gdc_wait()
         work = self
         if self.SHAPE.GROUPS != "k":
@@ -164,7 +164,7 @@ class Groups:
         else:
             rest = i >= self.full * self.across
             steps = gl.where(rest, 1, gl.cdiv(self.dense.K, self.SHAPE.BLOCK_K))
-        gl.assume(steps > 0)  # as `Scheduler.share` has it
+        gl.assume(steps > 0)  # as in `Scheduler.share`
         return steps
 
     @gluon.jit

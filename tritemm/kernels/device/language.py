@@ -1,7 +1,7 @@
-"""Gluon's words as Triton 3.6 to 3.9 have them: names that moved, and aggregates.
+"""Gluon's names as in Triton 3.6 to 3.9: names that moved, and aggregates.
 
-What stands behind an `or` here, and the constructor of `aggregate`, goes with Triton 3.6. What no
-release has a word for is in `ptx`.
+The alternatives after an `or` here, and the constructor of `aggregate`, can go with Triton 3.6.
+`ptx` has what no release has a name for.
 """
 
 from triton.experimental.gluon import language as gl
@@ -17,13 +17,13 @@ tma_store_wait = tma.store_wait
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 _memory = gl.shared_memory_descriptor
 reinterpret = getattr(_memory, "reinterpret", None) or _memory._reinterpret
-#: Any value of a kernel that is no `gl.constexpr`; of one that is not there, None.
+#: Any value of a kernel that is no `gl.constexpr`; None for a missing one.
 Value = core.base_value
 unwrap = core._unwrap_if_constexpr
 
 
 def builtin(function):
-    """Have Python call a function when a kernel that calls it is compiled."""
+    """Make Python call a function when a kernel that calls it is compiled."""
     function.__triton_builtin__ = True
     return function
 

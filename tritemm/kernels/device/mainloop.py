@@ -1,15 +1,15 @@
-"""The mainloop: a ring of stages that TMA fills and WGMMA empties.
+"""The mainloop: a ring of stages that TMA fills and WGMMA reads.
 
 One producer warp loads tiles of A and B, the consumers multiply them and store (`roles`). A stage
-of the ring goes to and fro by two barriers: `full` (its bytes have arrived) and `empty` (its last
-reader has finished). Both sides count steps of K since the program began: step n is in stage
-n % STAGES, in round n // STAGES of the ring.
+of the ring is passed back and forth by two barriers: `full` (its bytes have arrived) and `empty`
+(its last reader has finished). Both sides count steps of K since the program began: step n is in
+stage n % STAGES, in round n // STAGES of the ring.
 
-The columns of a tile are two blocks, `BLOCK_N = N0 + N1`, powers of two each; N1 may be 0. Of
-swiglu and geglu the left half of a block is columns of the gate, and the right half those that they
-multiply, N / 2 further on in B: TMA loads a block by halves, and WGMMA reads it whole. The rows of
-a tile are slabs of equal powers of two: all of them, or 64 of 192. Consumers that share a tile have
-a slab each.
+The columns of a tile are two blocks, `BLOCK_N = N0 + N1`, powers of two each; N1 may be 0. With
+swiglu and geglu the left half of a block is columns of the gate, and the right half the columns
+that they multiply, N / 2 further on in B: TMA loads a block by halves; WGMMA reads it whole. The
+rows of a tile are slabs of equal powers of two: all of them, or 64 of 192. Consumers that share a
+tile have a slab each.
 """
 
 from triton.experimental import gluon
@@ -46,7 +46,7 @@ def place(n, STAGES: gl.constexpr):
 
 @gluon.jit
 def next_place(stage, odd, STAGES: gl.constexpr):
-    """The place of the next step, without a division, for which each step would wait."""
+    """The place of the next step, without a division, which would delay each step."""
     last = stage == STAGES - 1
     return gl.where(last, 0, stage + 1), odd ^ last.to(gl.int32)
 
@@ -66,7 +66,7 @@ def make_barriers(ONE: gl.constexpr, MORE: gl.constexpr = 0, ARRIVALS: gl.conste
 
 @gluon.jit
 def tma_load(desc, b0, b1, row, col, bar, memory, MAJOR: gl.constexpr, BATCHED: gl.constexpr):
-    """Begin to load the tile at (row, col) of a batch; a broadcast batch has extent 1."""
+    """Issue the load of the tile at (row, col) of a batch; a broadcast batch has extent 1."""
     i, j = corner(row, col, MAJOR)
     if BATCHED:
         b0 = gl.minimum(b0, desc.shape[0] - 1)
@@ -79,7 +79,7 @@ def tma_load(desc, b0, b1, row, col, bar, memory, MAJOR: gl.constexpr, BATCHED: 
 
 @gluon.jit
 def load_columns(desc, b0, b1, k, col, bar, ring, stage, SHAPE: gl.constexpr):
-    """Begin to load a block of B's tile, from column `col` of the product on."""
+    """Issue the load of a block of B's tile, from column `col` of the product on."""
     if SHAPE.GATED:
         halves = in_halves(ring, SHAPE.B_MAJOR)
         columns = desc.shape[len(desc.shape) - (2 if SHAPE.B_MAJOR == "T" else 1)]
@@ -94,7 +94,7 @@ def load_columns(desc, b0, b1, k, col, bar, ring, stage, SHAPE: gl.constexpr):
 
 @gluon.jit
 def in_halves(memory, MAJOR: gl.constexpr):
-    """Left and right halves of tiles in `buffers`; `arch.tiles.HALVES` says of which."""
+    """Left and right halves of tiles in `buffers`; see `arch.tiles.HALVES`."""
     COUNT: gl.constexpr = 2 * memory.shape[0]
     FIRST: gl.constexpr = memory.shape[1] // (2 if MAJOR == "T" else 1)
     SECOND: gl.constexpr = memory.shape[2] // (1 if MAJOR == "T" else 2)
@@ -104,7 +104,7 @@ def in_halves(memory, MAJOR: gl.constexpr):
 
 @gluon.jit
 def multiply_half(fragment, b, acc, HALF: gl.constexpr, use_acc):
-    """Begin to multiply a fragment by half the depth of each block of B; `waited` waits."""
+    """Issue WGMMA of a fragment and half the depth of each block of B; `waited` waits."""
     DEPTH: gl.constexpr = fragment.shape[1]
     more = ()
     for i in gl.static_range(len(acc)):
@@ -127,7 +127,7 @@ def waited(values, PENDING: gl.constexpr):
 @gluon.jit
 def zero_block(ROWS: gl.constexpr, COLUMNS: gl.constexpr, DTYPE: gl.constexpr,
                TYPE: gl.constexpr):  # fmt: skip
-    """An accumulator of zeros, of operands of `DTYPE`; `TYPE` is theirs in PTX."""
+    """An accumulator of zeros, for operands of `DTYPE`; `TYPE` is theirs in PTX."""
     layout: gl.constexpr = mma_layout(COLUMNS, gl.num_warps(), DTYPE)
     return gl.zeros((ROWS, COLUMNS), acc_type(TYPE), layout)
 
@@ -207,7 +207,7 @@ class Mainloop:
 
     @gluon.jit
     def start(self, stage, SLAB: gl.constexpr, COLUMN: gl.constexpr, MOST: gl.constexpr):
-        """Begin to multiply a slab of `stage`, for sums of it alone; all columns in any case."""
+        """Issue WGMMA for a slab of `stage`, for sums of it alone; always with all columns."""
         return self.multiply_step(self.zeros(), stage, SLAB, False)
 
     @gluon.jit
@@ -234,7 +234,7 @@ class Mainloop:
 
     @gluon.jit
     def multiply_shared(self, n, steps, SLAB: gl.constexpr):
-        """`multiply` of operands that WGMMA reads in shared memory."""
+        """`multiply` for operands that WGMMA reads from shared memory."""
         stage, odd = place(n, self.SHAPE.STAGES)
         self.begin(stage, odd)
         acc = self.multiply_step(self.zeros(), stage, SLAB, False)
@@ -249,7 +249,7 @@ class Mainloop:
 
     @gluon.jit
     def multiply_step(self, acc, stage, SLAB: gl.constexpr, ADDS: gl.constexpr):
-        """Begin to multiply a slab of `stage`, which adds to `acc` or overwrites it."""
+        """Issue WGMMA for a slab of `stage`, which adds to `acc` or overwrites it."""
         a, b = self.operands(stage, SLAB)
         more = ()
         for i in gl.static_range(len(acc)):
@@ -258,7 +258,7 @@ class Mainloop:
 
     @gluon.jit
     def multiply_fragments(self, n, steps, SLAB: gl.constexpr):
-        """`multiply` of an A from registers; also the fragment that WGMMA still reads.
+        """`multiply` with A from registers; also the fragment that WGMMA still reads.
 
         A fragment is loaded only when WGMMA has read what was in its registers; waiting for it is
         also what keeps them allocated.
@@ -286,8 +286,8 @@ class Mainloop:
     def multiply_tail(self, acc, n, steps):
         """The accumulator of `multiply`, complete, and the next unit's first step.
 
-        `n` grows only after the wait: before it, where tiles are narrow, ptxas takes that for a use
-        of the accumulator, and waits for every WGMMA.
+        `n` grows only after the wait: before it, with narrow tiles, ptxas takes that for a use of
+        the accumulator, and waits for every WGMMA.
         """
         acc = waited(acc, 0)
         if in_registers(self.SHAPE):
@@ -312,7 +312,7 @@ def make_mainloop(a_desc, b_desc, b1_desc, SHAPE: gl.constexpr, scale_ring=0):
     b_rings = (buffers(STAGES, BLOCK_K, N0, SHAPE.B_MAJOR, b_desc.dtype),)
     if SHAPE.BLOCK_N > N0:
         b_rings += (buffers(STAGES, BLOCK_K, SHAPE.BLOCK_N - N0, SHAPE.B_MAJOR, b_desc.dtype),)
-    # Consumers that read each stage have a slab of it each, or where sums are promoted, several.
+    # Consumers that read a stage have a slab of it each, or several if sums are promoted.
     SHARERS: gl.constexpr = SLABS if SHAPE.SUMS == "whole" else SHAPE.CONSUMERS
     bars = make_barriers(STAGES, STAGES, SHARERS, loaders_of(SHAPE))
     return Mainloop(a_desc, (b_desc, b1_desc), a_ring, b_rings, bars, scale_ring, SHAPE)

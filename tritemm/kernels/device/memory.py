@@ -14,9 +14,9 @@ def shared_layout(rows, cols, dtype):
 
 @gluon.constexpr_function
 def mma_layout(columns, warps, dtype=gl.bfloat16):
-    """WGMMA's accumulator of so many columns, `warps` along its rows, of operands of `dtype`.
+    """WGMMA's accumulator of that many columns, `warps` along its rows, for operands of `dtype`.
 
-    256 columns of int8 are two instructions, because Triton takes one of them for impossible.
+    256 columns of int8 are two instructions, because Triton considers one impossible.
     """
     columns = 128 if columns == 256 and dtype.is_int8() else columns
     return gl.NVMMADistributedLayout(
@@ -32,13 +32,13 @@ def in_bytes(type_):
 
 @gluon.constexpr_function
 def in_blocks(shape):
-    """Whether groups are along K, of operands that WGMMA reads along K alone: whole blocks."""
+    """Whether K is cut into groups that are whole blocks: WGMMA reads the operands only along K."""
     return shape.GROUPS == "k" and in_bytes(shape.TYPE.value)
 
 
 @gluon.constexpr_function
 def acc_type(type_):
-    """The accumulator's type, of operands of this type in PTX."""
+    """The accumulator's type, for operands of this type in PTX."""
     return gl.int32 if type_[0] == "s" else gl.float32
 
 
@@ -93,7 +93,7 @@ def cut(tensor, COLUMNS: gl.constexpr):
 
 @gluon.jit
 def joined(parts):
-    """Tensors side by side as one, whose number is a power of two; registers only."""
+    """Tensors side by side as one; their number is a power of two; registers only."""
     COUNT: gl.constexpr = len(parts)
     if COUNT == 1:
         whole = parts[0]

@@ -1,9 +1,9 @@
 """Device helpers of the rungs on mma.sync: tiles in shared memory, copies, products.
 
-A tile of A is [BLOCK_M, BLOCK_K]. One of B is read as its transpose, [BLOCK_N, BLOCK_K], so that
-both are lines of K. Threads copy chunks of 16 bytes, the most that one instruction moves, where an
-operand's contiguous side consists of whole ones. Which side that is, and whether it does, is said
-by a letter: K or L (along the lines) where it does, k or l where it doesn't.
+A tile of A is [BLOCK_M, BLOCK_K]. A tile of B is read as its transpose, [BLOCK_N, BLOCK_K], so that
+both are lines of K. Threads copy chunks of 16 bytes, the most that one instruction moves, if an
+operand's contiguous side consists of whole chunks. A letter says which side that is, and whether it
+does: K or L (along the lines) if it does, k or l if it doesn't.
 """
 
 from triton.experimental import gluon
@@ -40,10 +40,10 @@ def chunks_layout(rows, cols, by_rows, warps):
 
 @gluon.constexpr_function
 def shared_layout(kind, lines, depth, side):
-    """Where a tile's chunks stand in shared memory; its banks are 128 bytes wide together.
+    """Where a tile's chunks are in shared memory, whose banks are 128 bytes wide together.
 
     plain     row after row
-    padded    row after row, with a chunk left free behind each
+    padded    row after row, with an unused chunk after each
     permuted  chunk c of row r at c ^ (r // n % m), so that the same chunk of any 8 rows, which
               ldmatrix reads at once, comes from all banks
     """
@@ -68,7 +68,7 @@ def is_whole(side):
 
 @gluon.jit
 def in_chunks(x, like, WHOLE: gl.constexpr):
-    """`x`, told to be a multiple of 16 bytes of elements as those at `like`, where it is."""
+    """`x`, declared a multiple of 16 bytes of elements like those at `like`, if it is."""
     if WHOLE:
         SIZE: gl.constexpr = 128 // like.dtype.element_ty.primitive_bitwidth
         x = x // SIZE * SIZE
@@ -153,9 +153,9 @@ def load_tile(ptrs, left, SIDE: gl.constexpr, EVEN_K: gl.constexpr):
 
 @gluon.jit
 def copy_tile(memory, ptrs, left, SIDE: gl.constexpr, EVEN_K: gl.constexpr):
-    """Begin to copy a tile to shared memory by cp.async; zeros past K.
+    """Issue the copy of a tile to shared memory by cp.async; zeros past K.
 
-    A tile that doesn't consist of chunks is copied at once, through registers.
+    A tile that doesn't consist of chunks is copied immediately, through registers.
     """
     if is_whole(SIDE):
         mask = inside(ptrs, left, SIDE, EVEN_K)
@@ -188,7 +188,7 @@ def multiply(a_memory, b_memory, acc):
 @gluon.jit
 def store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn,
                C_MAJOR: gl.constexpr, WIDE: gl.constexpr):  # fmt: skip
-    """Write what of the tile at (row, col) lies inside M x N, by way of shared memory.
+    """Write the part of the tile at (row, col) that is inside M x N, via shared memory.
 
     In chunks along the rows (N) or columns (T) of C; n and t where those aren't whole.
     """

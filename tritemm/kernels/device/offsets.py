@@ -14,5 +14,5 @@ def widen(x, WIDE: tl.constexpr):
 
 @triton.jit
 def batch_offset(b0, b1, stride_0, stride_1):
-    """Elements before batch (b0, b1), in 64 bits: batches may lie 2**31 elements apart."""
+    """Elements before batch (b0, b1), in 64 bits: batches may be 2**31 elements apart."""
     return tl.cast(b0, tl.int64) * stride_0 + tl.cast(b1, tl.int64) * stride_1

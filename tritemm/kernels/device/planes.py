@@ -1,13 +1,13 @@
 """fp32 by 16 bits: A and B are three planes each, and K runs over products of a plane of each.
 
-The least products come first, in one sum. What the tensor core adds to an accumulator it truncates,
-about half a unit in the last place of the sum for each 16 elements of K; so the last product, of
-the first planes, has sums of its own for each step of K, which are added in fp32, rounded. They are
-of 64 rows and 128 columns at a time, which find registers beside the accumulator. Planes hold 2**16
-times the operand (`pack`).
+The smallest products come first, in one sum. The tensor core truncates what it adds to an
+accumulator, about half a unit in the last place of the sum for each 16 elements of K; so the last
+product, of the first planes, has separate sums for each step of K, which are added in fp32,
+rounded. They cover 64 rows and 128 columns at a time, which fit in registers with the accumulator.
+Planes hold 2**16 times the operand (`pack`).
 
 A sum isn't finite if an operand isn't, if a plane or a sum overflows because of these factors, or
-if the true sum does. Then the kernel sets a flag, and the kernel behind it multiplies again by FFMA
+if the true sum does. Then the kernel sets a flag, and the next kernel multiplies again by FFMA
 (`plan.launch_guarded`).
 """
 

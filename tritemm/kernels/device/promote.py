@@ -1,8 +1,8 @@
-"""Promoted sums: what the tensor core adds of a step of K is scaled, and added in fp32.
+"""Promoted sums: the tensor core's sum of a step of K is scaled, and added in fp32.
 
-Hopper's tensor cores keep 14 bits of a sum of fp8, and truncate those of bf16 (`planes`). So each
-step has partial sums of its own, of one slab of 64 rows at a time, or of a part of its columns:
-accumulators of a whole tile beside them would not find registers. While one consumer adds, the
+Hopper's tensor cores keep 14 bits of an fp8 sum, and truncate those of bf16 (`planes`). So each
+step has separate partial sums, for one slab of 64 rows at a time, or for a part of its columns:
+registers wouldn't hold the accumulators of a whole tile in addition. While one consumer adds, the
 other's products keep the tensor cores busy.
 """
 
@@ -12,7 +12,7 @@ from triton.experimental.gluon import language as gl
 from .mainloop import next_place, place
 from .wgmma import pinned
 
-#: Columns of a slab, at most, that have partial sums at a time beside an accumulator, of planes.
+#: The most columns of a slab with partial sums beside an accumulator at a time, for planes.
 PART_COLUMNS = gl.constexpr(128)
 
 
@@ -40,7 +40,7 @@ def promoted(loop, n, steps, acc, FIRST: gl.constexpr, SHAPE: gl.constexpr):
         more = ()
         for slab in gl.static_range(EACH):
             for column in gl.static_range(0, SHAPE.BLOCK_N, MOST):
-                loop.begin(stage, odd)  # again, which takes no time, and ends a block for ptxas
+                loop.begin(stage, odd)  # again: takes no time, and ends a block for ptxas
                 part = loop.start(stage, FIRST + slab, column, MOST)
                 if SHAPE.SUMS == "block" and slab == 0:  # while the tensor core works
                     factors = loop.scale_ring.factors(acc[:IN_SLAB], stage, FIRST)

@@ -1,8 +1,8 @@
 """PTX for the programs of a cluster: their barriers, and loads that arrive in all of them.
 
-Triton 3.8 has words for some of it: `cluster.barrier`, `mbarrier.fence_init_release_cluster`,
+Triton 3.8 supports some of this: `cluster.barrier`, `mbarrier.fence_init_release_cluster`,
 `async_load(multicast=True)`. They are for the CTAs of one program (num_ctas > 1), which hold a tile
-together; here each program of a cluster is one CTA with a tile of its own.
+together; here each program of a cluster is one CTA with its own tile.
 """
 
 from triton.experimental import gluon
@@ -27,7 +27,7 @@ def cluster_sync():
 @gluon.jit
 def barrier_init(first, COUNT: gl.constexpr, ARRIVALS: gl.constexpr, MORE: gl.constexpr,
                  FULL: gl.constexpr = 1):  # fmt: skip
-    """At `first`, `COUNT` barriers of `FULL` arrivals, as many of `ARRIVALS`, and `MORE` of one.
+    """At `first`, `COUNT` barriers for `FULL` arrivals, as many for `ARRIVALS`, and `MORE` for one.
 
     One thread branches around all: predicated one by one, each takes 29 ns more of the start.
     """
@@ -74,7 +74,7 @@ def barrier_expect(bar, count):
 def barrier_arrive(bar, mine, PROGRAMS: gl.constexpr = 1):
     """A warp whose `mine` is set arrives at this barrier of its own program, or of all `PROGRAMS`.
 
-    A lane arrives for each. It orders nothing but that WGMMA has finished reading.
+    One lane arrives for each. The only order it implies: WGMMA has finished reading.
     """
     MAPA: gl.constexpr = "mapa.shared::cluster.u32 there, $1, lane;" if PROGRAMS > 1 else ""
     WHERE: gl.constexpr = "cluster.b64 _, [there]" if PROGRAMS > 1 else "cta.b64 _, [$1]"
@@ -89,7 +89,7 @@ def barrier_arrive(bar, mine, PROGRAMS: gl.constexpr = 1):
 
 @gluon.jit
 def barrier_arrive_copied(bar):
-    """Each thread arrives once its cp.async have."""
+    """Each thread arrives once its cp.async copies have completed."""
     asm("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$1];", (bar,))
 
 

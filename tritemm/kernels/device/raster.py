@@ -11,7 +11,7 @@ SOME = tl.constexpr(256)
 
 @triton.jit
 def tiles_of(M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TRIANGULAR: tl.constexpr):
-    """Number of tiles of one product; of a triangular one, in the squares that `triangular` has."""
+    """Number of tiles of one product; for a triangular one, in the squares of `triangular`."""
     if TRIANGULAR:
         SQUARE: tl.constexpr = square_of(BLOCK_M, BLOCK_N)
         count = tl.cdiv(N, SQUARE[0])
@@ -37,7 +37,7 @@ def split_batch(pid, M, N, B1, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 
 @triton.jit
 def bounds(offs_ptr, group, count, size):
-    """Where a group begins and ends in what is cut; group `count` is the rest behind the last."""
+    """Where a group begins and ends in the cut dimension; group `count` is the rest."""
     begin = tl.load(offs_ptr + group - 1, mask=(group > 0) & (group <= count), other=size)
     begin = tl.where(group == 0, 0, begin)
     end = tl.load(offs_ptr + group, mask=group < count, other=size)
@@ -95,7 +95,7 @@ def raster(pid, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 
 @triton.constexpr_function
 def square_of(rows, columns):
-    """Side of the least square of whole tiles, and how many of them it is high and wide."""
+    """Side of the smallest square of whole tiles, and how many of them it is high and wide."""
     longer, shorter = max(rows, columns), min(rows, columns)
     side = next(side for side in range(longer, longer * shorter + 1, longer) if side % shorter == 0)
     return side, side // rows, side // columns
@@ -106,7 +106,7 @@ def triangular(pid, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
                ORDER: tl.constexpr, GROUP_M: tl.constexpr):  # fmt: skip
     """Tile coordinates of program `pid` in the squares on and below the diagonal.
 
-    The triangle is folded into a rectangle, a short row behind each long one, which is walked in
+    The triangle is folded into a rectangle, a short row after each long one, which is traversed in
     the raster `ORDER`.
     """
     SQUARE: tl.constexpr = square_of(BLOCK_M, BLOCK_N)

@@ -1,8 +1,8 @@
 """A ring of stages that TMA fills and all warps of a program read into registers, for one tile.
 
-TMA and barriers are PTX, which Triton doesn't see: it would have all threads wait around each. A
-warp that has used a stage arrives at its `empty` barrier. Each stage has a warp that waits until
-all have arrived, and has it filled again; one warp for all stages would fall behind the others.
+TMA and barriers are PTX, invisible to Triton, which would make all threads wait around each. A
+warp that has used a stage arrives at its `empty` barrier. For each stage, one warp waits until all
+have arrived, and has it filled again; one warp for all stages would fall behind the others.
 
 The operand with the larger tile comes first, so that the other's stages begin at a multiple of
 their own size, too, as views of the memory need. The barriers follow, and the whole is rounded up
@@ -26,9 +26,9 @@ from .triton_contract import allocate, shared_memory, tensor_map
 class RegisterRing:
     """A ring of `STAGES` stages for the tiles of a unit.
 
-    `whole` has `BYTES` bytes, at the address `memory`, and the barriers begin `BARRIERS` bytes
-    behind that. As an array of A's tiles, it has that of stage 0 at `A_FIRST`, and so with B's.
-    `LOAD` is the PTX that has a stage filled.
+    `whole` has `BYTES` bytes, at the address `memory`; the barriers are `BARRIERS` bytes after
+    that. In an array of A's tiles, stage 0 is at index `A_FIRST`, and likewise for B.
+    `LOAD` is the PTX that fills a stage.
     """
 
     whole: Value
@@ -47,7 +47,7 @@ class RegisterRing:
     @gluon.jit
     def fill(self, stage, odd, step):
         """If this warp is the stage's, wait until the stage is empty, and have it filled with that
-        step of the unit, if it has so many. `odd` is the parity of its `full` barrier then."""
+        step of the unit, if there is one. `odd` is the parity of its `full` barrier then."""
         unit = self.unit
         mine = (stage & (gl.num_warps() - 1)) == self.warp
         more = (mine & (step < unit.steps)).to(gl.int32)
@@ -57,7 +57,7 @@ class RegisterRing:
 
     @gluon.jit
     def start(self):
-        """Have all stages but two filled; each warp asks for those that are its own."""
+        """Have all stages but two filled; each warp issues the loads of its own stages."""
         AHEAD: gl.constexpr = self.STAGES - 2
         for i in gl.static_range(0, AHEAD, gl.num_warps()):
             stage = i + self.warp
@@ -70,10 +70,10 @@ class RegisterRing:
 
     @gluon.jit
     def release(self, stage, step):
-        """Each warp arrives once for `stage`, which it read in the step before; in step 0 none did.
+        """Each warp arrives once for `stage`, which it read in the previous step, except in step 0.
 
-        It can't arrive in the step that reads: an arrival overtakes loads that are under way, and
-        TMA would write what is still to be read.
+        It can't arrive in the step that reads: an arrival overtakes loads in flight, and TMA would
+        overwrite what is still to be read.
         """
         asm(
             """.reg .pred one; .reg .b32 lane;
@@ -96,7 +96,7 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
     The first programs take the first part of K of each tile, the next ones the second.
     """
     tile, split, first, steps = gl.program_id(0), 0, 0, gl.cdiv(K, BLOCK_K)
-    if SPLIT:  # without it no divisions, for which a program would wait
+    if SPLIT:  # without it no divisions, which would delay a program
         tiles = gl.num_programs(0) // parts
         tile, split = tile % tiles, tile // tiles
         first = steps * split // parts
@@ -193,7 +193,7 @@ def in_vectors(strides, VECTOR: gl.constexpr):
 
 @gluon.constexpr_function
 def bands_of(size, warps, together):
-    """How many bands of rows a tile of so many bytes is cut into where parts of K are added.
+    """How many bands of rows a tile of that many bytes is cut into to add parts of K.
 
     If programs run `together` and share them: up to 8, of 16 bytes for each thread or more. Else as
     few as leave each thread 256 bytes at most.
@@ -260,7 +260,7 @@ def sum_of_parts(ptr, row, parts, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
     total = gl.load(ptr, cache_modifier=".cg")
     AT_ONCE: gl.constexpr = max(1, 8192 * gl.num_warps() * BANDS // (ROWS * COLUMNS * SIZE))
     for first in range(1, parts, AT_ONCE):
-        for j in gl.static_range(AT_ONCE):  # those behind the last are zeros
+        for j in gl.static_range(AT_ONCE):  # those after the last are zeros
             part = ptr + (first + j) * (ROWS * COLUMNS)
             total += gl.load(part, first + j < parts, 0.0, cache_modifier=".cg")
     return total

@@ -1,4 +1,4 @@
-"""Residues of whole numbers: what the epilogue of a product of residues stores."""
+"""Residues of integers: what the epilogue of a product of residues stores."""
 
 import triton
 import triton.language as tl
@@ -13,9 +13,9 @@ INVERSES = tl.constexpr(tuple(2**39 // p - 2**31 for p in MODULI))
 
 @triton.jit
 def residue(acc, index):
-    """What is left of acc + 2**31, an int32, modulo p, of this index: 0 to p, below 256.
+    """acc + 2**31, an int32, modulo p, the modulus of this index: 0 to p, below 256.
 
-    The quotient is the true one, or one less where less than 2**-7 of p would be left.
+    The quotient is the true one, or one less if less than 2**-7 of p would remain.
     """
     p, inverse = index * 0, index * 0
     for i in tl.static_range(COUNT):

@@ -1,6 +1,6 @@
 """The roles of a program's warps: a producer loads, up to three consumers multiply and store.
 
-A rung writes its consumer, `compute(args, WHICH)`, and hands it to `run_roles`. `args` begin with
+A rung writes its consumer, `compute(args, WHICH)`, and passes it to `run_roles`. `args` begin with
 the scheduler and the mainloop, all that a producer needs.
 """
 
@@ -22,8 +22,8 @@ def load(work, loop):
 def load_from(work, loop, unit):
     """Load every step of `unit`, this program's first, and of those that follow.
 
-    To know where a unit lies takes divisions: so it is known before the wait for the launch before,
-    and before the end of the unit in front of it.
+    Locating a unit takes divisions, so they are done before the wait for the previous launch, and
+    before the end of the previous unit.
     """
     gdc_wait()
     n = gl.to_tensor(0)
@@ -37,8 +37,8 @@ def load_from(work, loop, unit):
 def workers(shape, clustered):
     """Warps and registers of each role after the first consumer, which has the launch's.
 
-    Consumers have a warpgroup each, if there are several, and take registers from the producer. In
-    a cluster idle warps fill up the producer's warpgroup. One that copies scales needs more.
+    Consumers have a warpgroup each, if there are several, and get registers from the producer. In a
+    cluster idle warps fill the producer's warpgroup. A producer that copies scales needs more.
     """
     consumers = shape.CONSUMERS.value
     warps = [4] * (consumers - 1) + [1] + [1, 2] * clustered
@@ -59,7 +59,7 @@ def run_roles(compute: gl.constexpr, producer: gl.constexpr, args):
 def specialize(compute, producer, args, IDLE, WORKERS, _semantic=None, _generator=None):
     """`gl.warp_specialize`, in Python: a jit function can't make a list of roles of any length.
 
-    Triton's cache doesn't see what stands here, so it only puts its arguments in order.
+    Triton's cache doesn't see this code, so it only puts its arguments in order.
     """
     warps, registers = unwrap(WORKERS)
     consumers = len(warps) - len(IDLE)

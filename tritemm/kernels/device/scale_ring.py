@@ -1,7 +1,7 @@
-"""The ring of scales: a step's stand beside its tiles, where the producer's threads copy them.
+"""The ring of scales: a step's scales are next to its tiles; the producer's threads copy them.
 
 A consumer that loaded them itself would wait for memory, or hold those of the next step in
-registers that it hasn't got.
+registers that it doesn't have.
 """
 
 import math
@@ -51,7 +51,7 @@ class ScaleRing:
 
     @gluon.jit
     def load(self, unit, step, stage):
-        """Begin to copy the scales of a step."""
+        """Issue the copy of a step's scales."""
         SHAPE: gl.constexpr = self.SHAPE
         args, step = self.args, step + unit.first
         M, N = unit.finished(self.M, self.N)
@@ -66,8 +66,8 @@ class ScaleRing:
 
     @gluon.jit
     def factors(self, acc, stage, SLAB: gl.constexpr):
-        """What the rows of a slab's tensors `acc` are multiplied with: their scales, and those of
-        the columns if they share one."""
+        """The factors of the rows of a slab's tensors `acc`: their scales, and those of the
+        columns if they share one."""
         SHAPE: gl.constexpr = self.SHAPE
         SHARED: gl.constexpr = together(SHAPE.BLOCK_N, SHAPE.B_LINES)
         layout: gl.constexpr = gl.SliceLayout(1, acc[0].type.layout)
@@ -92,7 +92,7 @@ class ScaleRing:
 @gluon.jit
 def copy_scales(to, ptr, strides, b1, first, end, step, COUNT: gl.constexpr, EACH: gl.constexpr,
                 LINES: gl.constexpr, WIDE: gl.constexpr):  # fmt: skip
-    """Begin to copy a step's scales of `COUNT` lines from `first` on, one for `EACH` of them."""
+    """Issue the copy of a step's scales of `COUNT` lines from `first` on, one for `EACH` lines."""
     nth = EACH * gl.arange(0, to.shape[0], gl.BlockedLayout([1], [32], [1], [0]))
     lines = first + nth
     ptrs = scale_ptrs(ptr, strides, b1, widen(lines, WIDE), step, LINES)
@@ -101,7 +101,7 @@ def copy_scales(to, ptr, strides, b1, first, end, step, COUNT: gl.constexpr, EAC
 
 @gluon.jit
 def make_scale_ring(args, M, N, SHAPE: gl.constexpr):
-    """The ring with its memory, of a problem with scales of blocks; else nothing of use."""
+    """The ring with its memory, if scales are of blocks; else an unused placeholder."""
     ring = M
     if SHAPE.SUMS == "block":
         SIZES: gl.constexpr = sizes_of(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_LINES)

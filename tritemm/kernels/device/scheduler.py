@@ -10,13 +10,13 @@ from .raster import raster, split_batch, tiles_of, triangular
 SIZES = ["M", "N", "K", "B0", "B1", *(f"stride_c{axis}" for axis in "01mn")]
 SIZES += [f"stride_s{operand}{axis}" for operand in "ab" for axis in "1k"]
 
-#: Fixed chunks of K (`PARTS`) begin at multiples of so many elements; each BLOCK_K divides it.
+#: Fixed chunks of K (`PARTS`) begin at multiples of this many elements; each BLOCK_K divides it.
 CUT = gl.constexpr(256)
 
 
 @aggregate
 class Unit:
-    """A tile, or the steps of its K that fall to program `split` of SPLIT_K.
+    """A tile, or the steps of its K that program `split` of SPLIT_K computes.
 
     (b0, b1, row, col): where this program's tile begins.
     """
@@ -32,7 +32,7 @@ class Unit:
 
     @gluon.jit
     def finished(self, M, N):
-        """As much of M x N as a bias and scales are for."""
+        """The part of M x N that has a bias and scales."""
         return M, N
 
 
@@ -44,7 +44,7 @@ def cluster_tile(cluster, shared, rows, columns):
 
 @gluon.constexpr_function
 def tile_of(shape):
-    """Rows and columns of a cluster's tile, or a program's where there are no clusters."""
+    """Rows and columns of a cluster's tile, or a program's if there are no clusters."""
     return cluster_tile(shape.CLUSTER, shape.SHARED, shape.BLOCK_M, shape.BLOCK_N)
 
 
@@ -95,7 +95,7 @@ class Scheduler:
         """Batch indices, first row and first column of this program's share of `tile`."""
         SHAPE: gl.constexpr = self.SHAPE
         TILE: gl.constexpr = tile_of(SHAPE)
-        # Of clusters, a group is as high as GROUP_M tiles of 128 rows.
+        # With clusters, a group is as high as GROUP_M tiles of 128 rows.
         HIGH: gl.constexpr = SHAPE.GROUP_M if SHAPE.CLUSTER == 1 else 128 * SHAPE.GROUP_M // TILE[0]
         GROUP: gl.constexpr = max(1, HIGH)
         M, N, B1 = self.M, self.N, self.B1

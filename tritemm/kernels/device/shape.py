@@ -20,18 +20,18 @@ class Shape(str):
     by rows (N) or columns (T); C is stored by threads, not by TMA, if it is n or t. Offsets in C
     have 64 bits if `WIDE`.
 
-    The programs of a `CLUSTER` lie one below the other and share each tile of B, or side by side
-    and share A: `SHARED` says which. `TYPE` is that of A and of B, in PTX. C is the accumulator as
-    it is if `PLAIN`. Else `BIAS` says whether the bias runs along the rows (m) or columns (n); then
-    comes the `ACTIVATION`; `LINES` as in `epilogue_ops.load_operands`. If it is `GATED`, the
-    activation is the gate's, and C has a column for two of the tile's. If C is `TRIANGULAR`, tiles
-    have elements on or below its diagonal, and are stored with their mirrors. In a cluster's
-    program RING bytes come before the barriers. They are the stages, and if SLOTS isn't 0, the
-    partial sums that come to it from there on; else these lie where the stages did. The next launch
+    The programs of a `CLUSTER` are one below the other and share each tile of B, or side by side
+    and share A: `SHARED` says which. `TYPE` is that of A and of B, in PTX. If `PLAIN`, C is the
+    accumulator. Else `BIAS` says whether the bias runs along the rows (m) or columns (n); then
+    comes the `ACTIVATION`; for `LINES` see `epilogue_ops.load_operands`. If `GATED`, the activation
+    is the gate's, and C has one column per two of the tile. If C is `TRIANGULAR`, tiles have
+    elements on or below its diagonal, and are stored with their mirrors. In a cluster's program
+    RING bytes precede the barriers. They are the stages and, from SLOTS on if it isn't 0, the
+    partial sums that the program receives; else these reuse the stages' memory. The next launch
     may begin with this one, or, if `LATE`, once each program has multiplied its one tile. `GROUPS`
-    are cut along m, n or k, if anything is, and at most MOST_GROUPS, a power of two. `SUMS` as of a
-    `Problem`; scales are of `A_LINES` rows and `B_LINES` columns, 0 for all. If K runs over several
-    `PRODUCTS` of planes, A_PLANES and B_PLANES have two bits for the plane of each.
+    are cut along m, n or k, if at all, and there are at most MOST_GROUPS, a power of two. For
+    `SUMS` see `Problem`; scales cover `A_LINES` rows and `B_LINES` columns, 0 for all. If K runs
+    over several `PRODUCTS` of planes, A_PLANES and B_PLANES have two bits for each one's plane.
     """
 
     BLOCK_M: int
@@ -75,7 +75,7 @@ class Shape(str):
     B_PLANES: int = 0
 
     def __new__(cls, *args, **fields):
-        """Its text is what Triton's hooks write down, in JSON, of what is compiled."""
+        """The text that Triton's hooks write in their JSON descriptions of compiled kernels."""
         return super().__new__(cls, f"{args}, {fields}")
 
     #: Of that text, which follows from the fields; theirs would be worked out at each question.

@@ -1,6 +1,6 @@
 """Partial sums of SPLIT_K programs that share a tile's K: stored in a workspace, added in order.
 
-The last program to arrive adds them all, or programs that run at once add a share each.
+The last program to arrive adds them all, or programs that run concurrently add a share each.
 """
 
 from triton.experimental import gluon
@@ -10,18 +10,18 @@ from .language import Value, aggregate, barrier
 from .memory import acc_columns, mma_layout
 from .subtile import pieces_of
 
-#: Partial sums whose loads are unrolled, at most.
+#: The most partial sums whose loads are unrolled.
 UNROLLED = gl.constexpr(16)
-#: How often an owner looks whether the others have arrived, about a microsecond each time.
+#: How often an owner checks whether the others have arrived, about a microsecond each time.
 PATIENCE = gl.constexpr(64)
 
-# The word by which programs arrive, 0 before and after: [taken:8 | owners:16 | arrived:8].
+# The word through which programs arrive, 0 before and after: [taken:8 | owners:16 | arrived:8].
 #: Programs that have arrived.
 ARRIVED_MASK = gl.constexpr((1 << 8) - 1)
-#: Owners that have left, a bit each; and how many owners there are at most.
+#: Owners that have left, a bit each; and the most owners there are.
 OWNERS_SHIFT, OWNERS = gl.constexpr(8), gl.constexpr(16)
 OWNERS_MASK = gl.constexpr((1 << 16) - 1)
-#: Shares that somebody adds.
+#: Shares that someone adds.
 TAKEN_SHIFT = gl.constexpr(24)
 
 
@@ -87,7 +87,7 @@ def piece_offsets(piece, BLOCK_M: gl.constexpr, EPI_N: gl.constexpr):
 @gluon.jit
 def add_partials(partials, piece, SPLIT_K: gl.constexpr, BLOCK_M: gl.constexpr,
                  BLOCK_N: gl.constexpr, EPI_N: gl.constexpr):  # fmt: skip
-    """A piece summed over the programs in order; their partial sums lie one after another."""
+    """A piece summed over the programs in order; their partial sums are one after another."""
     where = piece_offsets(piece, BLOCK_M, EPI_N)
     total = gl.load(partials + where, cache_modifier=".cg")
     if SPLIT_K <= UNROLLED:
@@ -120,8 +120,8 @@ def arrive_owner(word, split, SPLIT_K, SHARES):
     """The shares, a bit each, that program `split` of SPLIT_K adds.
 
     Programs below `SHARES` own one each, and wait for the others. Nothing guarantees that the
-    others run already, so an owner that has looked `PATIENCE` times leaves its share to the last
-    program that arrives. The layout of `word` stands at the head of this file.
+    others already run, so an owner that has checked `PATIENCE` times leaves its share to the last
+    program that arrives. See the head of this file for the layout of `word`.
     """
     barrier()
     seen = gl.atomic_add(word, 1, sem="acq_rel", scope="gpu") + 1
@@ -133,7 +133,7 @@ def arrive_owner(word, split, SPLIT_K, SHARES):
             seen = gl.atomic_add(word, 0, sem="acq_rel", scope="gpu")
             looks += 1
         if (seen & ARRIVED_MASK) != SPLIT_K:
-            # If all have arrived meanwhile, it stays.
+            # If all have arrived by now, it stays.
             seen = gl.atomic_or(word, own << OWNERS_SHIFT, sem="acq_rel", scope="gpu")
     mine = gl.where((seen & ARRIVED_MASK) == SPLIT_K, own, 0)
     if last:

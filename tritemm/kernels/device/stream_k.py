@@ -1,4 +1,4 @@
-"""The stream-K scheduler: equal shares of the steps of those tiles that don't fill a wave."""
+"""The stream-K scheduler: equal shares of the steps of the tiles that don't fill a wave."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -91,7 +91,7 @@ def share_of(program, tiles, steps, SPLIT_K: gl.constexpr):
 
 @gluon.jit
 def owner_of(step, tiles, steps, SPLIT_K: gl.constexpr):
-    """The program in whose share a step lies."""
+    """The program whose share contains a step."""
     sharers = gl.minimum(gl.num_programs(0), tiles * SPLIT_K)
     share = tiles * steps // sharers
     more = tiles * steps - share * sharers

@@ -1,6 +1,6 @@
 """The epilogue of a piece of the accumulator, in Gluon: a subtile of a few columns at a time.
 
-Of swiglu and geglu a piece is a pair: the gate's columns, and those of the factor it multiplies.
+With swiglu and geglu a piece is a pair: the gate's columns, and those of the factor it multiplies.
 """
 
 from triton.experimental import gluon
@@ -25,7 +25,7 @@ def finish_piece(piece, args, unit, row, col, M, N, DTYPE: gl.constexpr, SHAPE: 
 
     `args` are `EpilogueArgs`; C is M x N.
     """
-    if SHAPE.SUMS == "block":  # which the accumulator has been multiplied by
+    if SHAPE.SUMS == "block":  # the accumulator is already multiplied by them
         args = EpilogueArgs(args.bias_ptr, args.residual_ptr, args.alpha, args.beta, args.strides)
     # Subtiles need few registers each.
     SUBTILES: gl.constexpr = 1 if SHAPE.PLAIN else max(1, acc_columns(piece) // COLUMNS)
@@ -81,9 +81,9 @@ def load_at(acc, args, scales, unit, row, col, M, N, SHAPE: gl.constexpr):
 
 @gluon.jit
 def pieces_of(acc, SHAPE: gl.constexpr):
-    """The pieces of the tensors `acc`, EPI_N columns of C each: tuples of what is multiplied.
+    """The pieces of the tensors `acc`, for EPI_N columns of C each: tuples of factors.
 
-    Of swiglu and geglu the gate is the left half of each tensor; else there is one factor.
+    With swiglu and geglu the gate is the left half of each tensor; else there is one factor.
     """
     pieces = ()
     for i in gl.static_range(len(acc)):

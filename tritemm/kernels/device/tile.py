@@ -1,6 +1,6 @@
 """Device helpers that several rungs share: addressing, the dot, the epilogue.
 
-Nothing here is what a rung teaches. Sizes are in elements; tiles are `[BLOCK_M, BLOCK_N]`.
+Nothing here is a rung's idea. Sizes are in elements; tiles are `[BLOCK_M, BLOCK_N]`.
 """
 
 import triton
@@ -20,7 +20,7 @@ INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
 
 @triton.jit
 def follow(PDL: tl.constexpr):
-    """Let the next launch begin, and wait for the one before: under programmatic dependent launch.
+    """Let the next launch begin, and wait for the previous one: programmatic dependent launch.
 
     Comes before the first access to memory.
     """
@@ -33,7 +33,7 @@ def follow(PDL: tl.constexpr):
 def dot(a, b, acc, PRECISION: tl.constexpr):
     """acc + a @ b in acc's type; `PRECISION` says how fp32 operands are multiplied.
 
-    The interpreter multiplies bf16 bit patterns and knows no split precisions, so there such
+    The interpreter multiplies bf16 bit patterns and supports no split precisions, so there such
     operands are widened to fp32, which is exact, and fp32 is multiplied as fp32.
     """
     if INTERPRETED:
@@ -74,7 +74,7 @@ def convert(acc, dtype: tl.constexpr):
 
 @triton.jit
 def store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn):
-    """Write the part of the tile that lies inside M x N; c_ptr points at the batch's first row."""
+    """Write the part of the tile that is inside M x N; c_ptr points at the batch's first row."""
     mask = (offs_m[:, None] < M) & (offs_n[None, :] < N)
     c_ptrs = c_ptr + offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn
     tl.store(c_ptrs, convert(acc, c_ptr.dtype.element_ty), mask=mask)
@@ -82,7 +82,7 @@ def store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn):
 
 @triton.jit
 def store_mirrored(c_ptr, acc, offs_m, offs_n, N, stride_cm, stride_cn):
-    """Write what of the tile lies on or below the diagonal of N x N, and its mirror above it."""
+    """Write the part of the tile on or below the diagonal of N x N, and its mirror above it."""
     acc = convert(acc, c_ptr.dtype.element_ty)
     rows, cols = offs_m[:, None], offs_n[None, :]
     mask = (rows < N) & (cols < N)

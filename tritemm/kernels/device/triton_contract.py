@@ -1,11 +1,11 @@
-"""What kernels in PTX rely on in Triton and no documentation promises.
+"""Properties of Triton that kernels in PTX rely on, but no documentation promises.
 
 A test reads each of these in the PTX that Triton emits (tests/kernels/test_triton_contract.py):
 
-1. A program's shared memory begins at the symbol `global_smem`, and its largest allocation stands
-   first in it.
+1. A program's shared memory begins at the symbol `global_smem`, and its largest allocation comes
+   first.
 2. An allocation keeps its place from its first use to its last, as Triton sees them; before and
-   after, others may have it. Triton sees nothing of what PTX does at an address.
+   after, others may have it. Triton doesn't see what PTX does at an address.
 3. The PTX entry has the name of the kernel's function, and its parameters are NAME_param_0 and so
    on. A tensor descriptor is a parameter for its map, then one for each size and each stride.
 """
@@ -27,7 +27,7 @@ def shared_memory():
 
 @gluon.jit
 def allocate(BYTES: gl.constexpr):
-    """Shared memory for PTX to use, to be the largest allocation; `keep` stands where it ends."""
+    """Shared memory for PTX to use, to be the largest allocation; `keep` ends its use."""
     BLOCKS: gl.constexpr = BYTES // (4 * WORDS)
     layout: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     memory = gl.allocate_shared_memory(gl.int32, [BLOCKS, WORDS], layout)

@@ -1,7 +1,7 @@
 """WGMMA of any width that is a multiple of 8, in PTX: Gluon's tensors have powers of two.
 
-A tile of A or B lies in lines of 128 bytes, swizzled: 64 elements of K for each row (or column),
-128 of 8 bits, or, where it is stored the other way, 64 rows (or columns) for each element of K. So
+A tile of A or B consists of lines of 128 bytes, swizzled: 64 elements of K per row (or column),
+128 with 8 bits, or, if it is stored the other way, 64 rows (or columns) for each element of K. So
 64 rows, a line deep, are 64 lines or 8192 bytes. The accumulator of one or two slabs of 64 rows is
 a tuple of tensors [64, unit], one slab after another.
 """
@@ -30,7 +30,7 @@ def matrix_descriptor(address, LEADING: gl.constexpr):
 @gluon.jit
 def wgmma(acc, a, b, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
           TYPE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
-    """Begin to multiply a line of K, and add to `acc`; or to overwrite it, if it is empty.
+    """Issue WGMMA for a line of K, and add to `acc`; or overwrite it, if it is empty.
 
     `a` and `b` are from `matrix_descriptor`. The result may be read only after `wgmma_wait`. A new
     one isn't set to zero: the consumer has its turn by then, and the tensor cores would wait.
@@ -61,7 +61,7 @@ def wgmma_wait(acc, PENDING: gl.constexpr):
 
 @gluon.jit
 def pinned(acc):
-    """`acc`, a tensor [64, columns], computed here: LLVM would move it behind later `wgmma`."""
+    """`acc`, a tensor [64, columns], computed here: LLVM would move it after later `wgmma`."""
     COUNT: gl.constexpr = acc.shape[1] // 2
     return gl.inline_asm_elementwise(
         "// pinned", in_place(COUNT, acc.dtype), [acc], acc.dtype, is_pure=False, pack=COUNT
@@ -70,7 +70,7 @@ def pinned(acc):
 
 @gluon.constexpr_function
 def acc_types(type_, count):
-    """Types of so many tensors of an accumulator."""
+    """Types of an accumulator's `count` tensors."""
     return (acc_type(type_),) * count
 
 
@@ -78,7 +78,7 @@ def acc_types(type_, count):
 def _wgmma_text(columns, slabs, registers, type_, a_major, b_major, first):
     """Four WGMMA per slab, 32 bytes of K each; the `first` overwrites the accumulator.
 
-    The scalars come once for each register of a tensor, behind the accumulator that is written
+    The scalars come once for each register of a tensor, after the accumulator that is written
     and, but for the `first`, that is read. Distances are in units of 16 bytes: a step of K is 32
     bytes along the lines, or 16 lines; a slab is 64 lines.
     """

@@ -1,11 +1,11 @@
-"""Lines read as words of 8 bytes, and what is in a word: for copies, and without a tensor core."""
+"""Lines read as words of 8 bytes, and a word's elements: for copies, and without a tensor core."""
 
 import triton
 import triton.language as tl
 
 WORD = tl.constexpr(8)  # bytes
-#: Programs of a launch, at most, that ask L2 for their first lines before they may read: so few
-#: that all run beside the launch before. Of more, most begin after it, and would only ask twice.
+#: The most programs of a launch that prefetch their first lines into L2 before they may read: few
+#: enough to run alongside the previous launch. Of more, most begin after it: they'd fetch twice.
 FEW = tl.constexpr(128)
 
 
@@ -14,9 +14,9 @@ def cut_words(ptr, start, word, end, mask, SKEW: tl.constexpr, RAGGED: tl.conste
     """The words `word` [1, words] of the lines that begin `start` bytes after `ptr`, as uint64.
 
     `end` is the length of a line in bytes; it and `start` are int64. Bytes past the end of a line
-    are anything, or 0 if RAGGED; `mask` excludes words that lie past it. Without SKEW all lines
+    are anything, or 0 if RAGGED; `mask` excludes words past it. Without SKEW all lines
     begin on 8-byte boundaries. No aligned word is read that holds no byte of the line: it might
-    lie in a page that is not mapped.
+    be in a page that is not mapped.
     """
     address = ptr.to(tl.int64)
     place = word.to(tl.int64) * WORD
@@ -38,7 +38,7 @@ def cut_words(ptr, start, word, end, mask, SKEW: tl.constexpr, RAGGED: tl.conste
         words = address.to(tl.pointer_type(tl.uint64)) + (start >> 3) + word
         value = tl.load(words, mask=mask, other=0)
     if RAGGED:
-        excess = tl.maximum(place + WORD - end, 0) & (WORD - 1)  # bytes; any where masked
+        excess = tl.maximum(place + WORD - end, 0) & (WORD - 1)  # bytes; anything where masked
         value &= tl.full((1,), -1, tl.int64).to(tl.uint64) >> (excess * 8).to(tl.uint64)
     return value
 
@@ -96,10 +96,10 @@ def interleaved(tiles, first: tl.constexpr, step: tl.constexpr, count: tl.conste
 def prefetch(b_ptr, col, first, last, N, stride_bk, stride_bn, BLOCK_N: tl.constexpr,
              BLOCK_K: tl.constexpr, STAGES: tl.constexpr, ALONG: tl.constexpr,
              PDL: tl.constexpr):  # fmt: skip
-    """Ask L2 for what the first step reads of B, before the wait for the launch before.
+    """Prefetch into L2 what the first step reads of B, before the wait for the previous launch.
 
-    Nothing is read yet, so nothing that is still written is missed. What lies past an edge of B is
-    taken from the edge.
+    Nothing is read yet, so data still being written is not missed. Past an edge of B, the prefetch
+    is of the edge.
     """
     if PDL and ALONG != "":
         per: tl.constexpr = WORD * 8 // b_ptr.dtype.element_ty.primitive_bitwidth
