@@ -36,7 +36,7 @@ PHYSICS = {
     "clock": ("of the SMs, once a bf16 product of 8192³ has settled", 1e6, "MHz"),
     "copy_rate": ("of a copy of 2 GiB; bytes that are read and written", 1e9, "GB/s"),
     "launch": ("of a kernel that does next to nothing, one of many in a CUDA graph", 1e-6, "µs"),
-    "l2": ("of operands that L2, of 50 MB, keeps beside all else; assumed", 2**20, "MiB"),
+    "l2": ("of operands that L2, of 50 MB, keeps in addition to all else; assumed", 2**20, "MiB"),
 }
 #: How the units of `constants.NUMBERS` are shown: the least value of each, its factor and word.
 SHOWN = {

@@ -117,7 +117,7 @@ def ladder_table(rows: list[Row], folder: str) -> str:
         lines.append([link, adds, signs, *speed, wins.best(suite, kernel.name)])
     head = ["rung", "adds", "signs on sm_90", "TFLOP/s", "x cuBLAS", "best on the suite"]
     said = newest and (
-        f"{tables.caption(list(newest.values()))}. The last column is of the suite's shapes for "
+        f"{tables.caption(list(newest.values()))}. The last column covers the suite's shapes for "
         f"which `tritemm.matmul` takes the rung: {tables.origin(suite)}."
     )
     return tables.markdown([tables.Table(head, lines, words=3, tail=1), said])
