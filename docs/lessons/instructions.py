@@ -1,6 +1,7 @@
 """The machine code of both ladders, counted: what a lesson shows as proof."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from docs import code
@@ -40,17 +41,32 @@ def table(kernel: Kernel, below: str | None) -> str:
         title = f"**{title}**" if name == kernel.name else title
         rows.append([title, *counts, str(entry["registers"])])
     mine = entries[kernel.name]
-    product = f"4096³ {code.LAYOUT}, {own_type(kernel)}; {kernel.name}'s config is {mine['kernel']}"
-    for name in entries:
-        if name in own and code.cut(own[name]):
-            product += f"; {name}'s rows are those of {code.GROUPS} groups"
     said = (
         "Instructions in the binary for sm_90, not executions. "
-        f"The Triton kernels are what {mine['compiler']} makes for {product}."
+        f"The Triton kernels are what {mine['compiler']} makes for {products(own, entries)}."
         f"{of_cuda(mirrored(kernel))} The signs, as `nvdisasm` prints them:"
     )
     signs = "\n".join(["```text", *mine["lines"], "```"])
     return markdown([Table(head, rows), said, signs])
+
+
+def products(own: Mapping[str, Kernel], entries: Mapping[str, Any]) -> str:
+    """What each Triton kernel of the table multiplies, of which type, and in which config."""
+    known = {
+        name: (own_type(own[name]), entry["kernel"])
+        for name, entry in entries.items() if name in own
+    }  # fmt: skip
+    types, product = {dtype for dtype, _ in known.values()}, f"4096³ {code.LAYOUT}"
+    if len(types) == 1:
+        product += f", {types.pop()}"
+        each = [f"{name} in {config}" for name, (_, config) in known.items()]
+    else:
+        each = [f"{name} of {dtype} in {config}" for name, (dtype, config) in known.items()]
+    if len(known) == 2 and len(set(known.values())) == 1:
+        each = [f"both in {config}" for _, config in set(known.values())]
+    cut = [name for name in known if code.cut(own[name])]
+    each += [f"{name}'s rows are those of {code.GROUPS} groups" for name in cut]
+    return f"{product}: {'; '.join(each)}"
 
 
 def of_cuda(names: Sequence[str]) -> str:

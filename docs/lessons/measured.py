@@ -142,7 +142,8 @@ def table(lesson: Lesson) -> str:
         rows.append([label, *shown])
     waits = [profile.waiting(entry["stalls"][0][0]) for entry in found.values()]
     rows.append(["a warp waits most for", *waits])
-    said = f"Nsight Compute, one launch on {load()['environment']['gpu']}: {lesson.case}."
+    gpu = load()["environment"]["gpu"]
+    said = f"Nsight Compute, one launch on {gpu}, with L2 emptied before it: {lesson.case}."
     if not cube(lesson.case):
         said += " Each in the config that the dispatcher takes for it."
     return markdown([Table(["", *found], rows), said])

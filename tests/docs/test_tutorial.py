@@ -21,6 +21,7 @@ from perf.rows import recorded
 from perf.views import newest_suite
 from tests.docs import wrong_answers
 from tritemm.__main__ import main as tritemm_main
+from tritemm.compile.asm import own_type
 from tritemm.rungs import RUNGS, find
 
 pytestmark = pytest.mark.host
@@ -187,6 +188,21 @@ def test_the_signs_are_among_the_instructions(kernel):
     for sign in present:
         assert any(line.startswith(sign) for line in entry["lines"])
     assert not any(code.count(entry, name) for name in absent)
+
+
+@rungs
+def test_the_caption_says_how_each_kernel_was_compiled(kernel):
+    """Its type, which pages of fp32 and fp64 have two of, and its config."""
+    below = lessons()[kernel.name].below
+    caption = next(
+        line for line in instructions.table(kernel, below).splitlines() if line.startswith("Instr")
+    )
+    for name in filter(None, (below, kernel.name)):
+        config = code.load()[f"{name} sm_{code.ARCH}"]["kernel"]
+        dtype = own_type(find(name))
+        own = (f"{name} of {dtype} in {config}", f"{name} in {config}", f"both in {config}")
+        assert any(words in caption for words in own)
+        assert own[0] in caption or f"{code.LAYOUT}, {dtype}: " in caption
 
 
 def told(rung, function):
