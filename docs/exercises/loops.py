@@ -20,24 +20,41 @@ BLOCK_K = 32
 
 
 class Clock:
-    """The time; of each group of copies (begin, end), and of products (step, begin, end)."""
+    """The time; of each group of copies (begin, end), and of products (step, begin, end).
+
+    And which buffer each group fills, which one each step multiplies, and which groups are in
+    flight when each wait begins, as far as earlier waits tell.
+    """
 
     def __init__(self, load: int, multiply: int):
         self.now, self._depth = 0, 0
         self.copies: list[tuple[int, int]] = []
         self.products: list[tuple[int, int, int]] = []
+        self.filled: list[int] = []
+        self.multiplied: list[int] = []
+        self.flying: list[list[int]] = []
         self._load, self._multiply, self._copies = load, multiply, False
+        self._to = self._arrived = 0
 
-    def copy(self, left: int) -> None:
+    def copy(self, to: int, left: int) -> None:
         self._copies |= left > 0
+        self._to = to
 
     def commit(self) -> None:
         self.copies.append((self.now, self.now + self._load * self._copies))
+        self.filled.append(self._to)
         self._copies = False
 
     def wait(self, pending: int) -> None:
+        self.flying.append(list(range(self._arrived, len(self.copies))))
+        self._arrived = max(self._arrived, len(self.copies) - pending)
         waited = self.copies[: max(len(self.copies) - pending, 0)]
         self.now = max([self.now, *(end for _, end in waited)])
+
+    def fragments(self, buffer: int, k: int, depth: int) -> tuple[int, int]:
+        if k == 0:  # the first of the step
+            self.multiplied.append(buffer)
+        return depth, depth
 
     def multiply(self, depth: int) -> None:
         """`depth` elements of K."""
@@ -74,16 +91,16 @@ def _language(clock: Clock) -> dict[str, Any]:
     def nothing(*_: Any) -> None:
         return None
 
-    memory = SimpleNamespace(index=lambda i: None)
+    memory = SimpleNamespace(index=int)
     helpers = SimpleNamespace(
         DEPTH=16, batch_ptr=nothing, tile_ptrs=nothing, next_step=nothing, zeros=nothing,
         barrier=nothing, store_tile=nothing,
-        tile_memory=lambda *_: memory, tile_ring=lambda ptr, stages, *_: (memory,) * stages,
-        copy_tile=lambda to, ptrs, left, *_: clock.copy(left),
+        tile_memory=lambda *_: memory, tile_ring=lambda ptr, stages, *_: tuple(range(stages)),
+        copy_tile=lambda to, ptrs, left, *_: clock.copy(to, left),
         cp_async_commit=clock.commit, cp_async_wait=clock.wait,
-        fragments=lambda a, b, k, depth: (depth, depth),
+        fragments=lambda a, b, k, depth: clock.fragments(a, k, depth),
         mma_v2=lambda a, b, acc: clock.multiply(a),
-        multiply=lambda a, b, acc: clock.multiply(BLOCK_K),
+        multiply=lambda a, b, acc: clock.multiply(*clock.fragments(a, 0, BLOCK_K)[:1]),
     )  # fmt: skip
     return {
         "mma": helpers, "range": range, "widen": lambda x, wide: x,
