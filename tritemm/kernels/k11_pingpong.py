@@ -4,9 +4,8 @@ Adds to       warp_specialized: a second consumer, which takes every other tile 
 Mirrors       nothing; the two consumers of wgmma_warp_specialized share a tile
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
-Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          Gains where epilogues take long: 1.12x cuBLAS at 8192 x 8192 x 512 NT (fp16,
-              tiles of 128 x 192), 1.06x at 25216 x 3072 x 1024 NT.
+Needs         sm_90; 16-bit operands, or 8-bit ones in NT; lines 16-byte aligned; Gluon
+Note          Gains where epilogues take long compared with the loop over K.
 """
 
 from triton.experimental import gluon

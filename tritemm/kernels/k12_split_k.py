@@ -4,9 +4,9 @@ Adds to       warp_specialized: units of work are (tile, range of K), so few til
 Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
-Needs         sm_90; 16-bit operands, or tf32 with B stored along K; lines 16-byte aligned; Gluon
-Note          1.24x cuBLAS at 64 x 64 x 131072 NN (SPLIT_K 33), a tie at 768 x 768 x 65536 TN
-              (SPLIT_K 8; 0.93x when the last program adds up all). Adding many costs 1 to 4 us.
+Needs         sm_90; 16-bit operands, 8-bit ones in NT, or tf32 with B stored along K; lines 16-byte
+              aligned; Gluon
+Note          For few tiles with a long K. Adding many parts costs 1 to 4 us.
 """
 
 from triton.experimental import gluon

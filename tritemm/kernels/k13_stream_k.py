@@ -4,7 +4,7 @@ Adds to       split_k: shares end anywhere, so every SM gets the same number of 
 Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
-Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
+Needs         sm_90; 16-bit operands, or 8-bit ones in NT; lines 16-byte aligned; Gluon
 Note          Gains if a wave of large tiles leaves a small remainder. If the operands exceed L2,
               programs that work in the middle of K share no reads.
 """

@@ -1,13 +1,14 @@
 """cluster: programs share each tile of B, or of A; one WGMMA is as wide as the tile.
 
-Adds to       stream_k: 2 or 4 programs take turns at multicasting B, or A, to all of them;
+Adds to       warp_specialized: 2 or 4 programs take turns at multicasting B, or A, to all of them;
               tiles of any width, chosen to fill waves
 Mirrors       wgmma_cluster
 Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
-Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          4096 x 1280 x 8192 NT from 0.88x cuBLAS to a tie. Multicast, barriers across programs
-              and WGMMA are PTX: Triton 3.6 supports neither multicast nor tensors of 96 columns.
+Needs         sm_90; 16-bit operands, or 8-bit ones in NT; lines 16-byte aligned; Gluon
+Note          Gains where tiles are few or small: they share loads, and their widths fill waves.
+              Multicast, barriers across programs and WGMMA are PTX: Triton 3.6 supports neither
+              multicast nor tensors of 96 columns.
 """
 
 from triton.experimental import gluon

@@ -4,8 +4,8 @@ Adds to       cluster: turns as in pingpong: one consumer multiplies while the o
 Mirrors       nothing; the two consumers of wgmma_cluster share a tile
 Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
-Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          1.05x cuBLAS at 65536 x 3072 x 768 NT. Multicast, barriers and WGMMA are PTX.
+Needs         sm_90; 16-bit operands, or 8-bit ones in NT; lines 16-byte aligned; Gluon
+Note          Gains where K is short. Multicast, barriers and WGMMA are PTX.
 """
 
 from triton.experimental import gluon

@@ -4,8 +4,8 @@ Adds to       cluster_pingpong: split-K, for few tiles
 Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
-Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          1008 x 136 x 6592 TT from 0.84x cuBLAS to 1.02x (SPLIT_K 6). In turns with 4 warps.
+Needs         sm_90; 16-bit operands, or 8-bit ones in NT; lines 16-byte aligned; Gluon
+Note          For few tiles with a long K. With 4 warps, consumers take turns, a tile each.
 """
 
 from triton.experimental import gluon

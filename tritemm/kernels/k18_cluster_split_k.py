@@ -4,9 +4,9 @@ Adds to       split_k: partial sums go to the other programs' shared memory; eac
 Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
-Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          1.50x cuBLAS at 128 x 256 x 7168 NT (SPLIT_K 8), 1.47x at 8 x 1280 x 8192 NT
-              (SPLIT_K 5, operands swapped). No workspace. Barriers, WGMMA and the exchange are PTX.
+Needs         sm_90; 16-bit operands, or 8-bit ones in NT; lines 16-byte aligned; Gluon
+Note          For few tiles that all run at once. No workspace. Barriers, WGMMA and the exchange are
+              PTX.
 """
 
 from triton.experimental import gluon
