@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.file is None:
         checks = f"python -m docs.exercises {args.rung} FILE"
         print(f"{question(args.rung)}\n\nWrite {signature(args.rung)} into a file.")
-        print(f"`{checks}` checks it. Run it in {WHERE}.")
+        print(f"`{checks}` checks it. Run it from {WHERE}.")
         return 0
     try:
         Path(args.file).read_bytes()

@@ -136,7 +136,7 @@ def test_what_the_text_tells_is_told_before_anything_runs(tmp_path, monkeypatch,
     assert re.fullmatch(r"Not yet\. Line \d+: .+\.\n", capsys.readouterr().out)
     monkeypatch.setattr(command, "NEEDS", ("torch", "no_such_package"))
     assert main(["write", "naive", str(file)]) == 2
-    assert "has no no_such_package. Run the command in the repo" in capsys.readouterr().err
+    assert "has no no_such_package. Run the command from the repo" in capsys.readouterr().err
 
 
 @asked
@@ -151,10 +151,8 @@ def test_a_check_says_on_a_terminal_that_it_takes_seconds(tmp_path, monkeypatch,
     file = tmp_path / "mine.py"
     file.write_text(write.start("naive"))
     monkeypatch.setattr(command, "checked", lambda pairs: [None])
-    for terminal, said in (
-        (True, "Checking; the interpreter takes some seconds ...\n"),
-        (False, ""),
-    ):
+    line = "Checking; the interpreter takes some seconds ...\n"
+    for terminal, said in ((True, line), (False, "")):
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
         assert main(["write", "naive", str(file)]) == 0
         assert capsys.readouterr().err == said

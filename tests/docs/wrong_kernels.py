@@ -46,7 +46,8 @@ _ADD_IF = (
 )
 
 MISTAKES = (
-    Mistake("primer", "offs < n", "offs <= n", "20, with n = 1 and BLOCK = 16: program 0 loads x[1], but x ends at x[0]. Its mask lets too"),
+    Mistake("primer", "offs < n", "offs <= n",
+            "20, with n = 1 and BLOCK = 16: program 0 loads x[1], but x ends at x[0]. Its mask "),
     Mistake("primer", _ADD, _ADD_IF, "19: a block can't be a condition"),
     Mistake("primer", "offs < n", "0 <= offs < n", "Combine two comparisons with `&`"),
     Mistake("primer", "offs < n", "not offs >= n", "use `~` for a mask"),
@@ -73,8 +74,8 @@ MISTAKES = (
     Mistake("naive", "mask=offs_k[:, None]", "mask=offs_k[None, :]",
             "There, `b_ptrs` is [32, 16] and `offs_k[None, :] < K - k` is [1, 32]."),
     Mistake("tiled", "b_ptrs += BLOCK_K * stride_bk", "b_ptrs += BLOCK_K * stride_bn",
-            "loads the right blocks in its first step, but in the step that begins at k = 32 loads "
-            "its block of B at B[0, 48] instead of B[32, 16]."),
+            "loads the right blocks in its first step, but in the step that begins at k = 32 it "
+            "loads its block of B at B[0, 48] instead of B[32, 16]."),
     Mistake("tiled", "b_ptrs += BLOCK_K * stride_bk", "b_ptrs += 0",
             "loads its block of B at B[0, 0] again instead of B[32, 0]."),
     Mistake("tiled", "(offs_m % M)", "offs_m", "loads A[37, 0], but A is 37 x 70"),
@@ -119,7 +120,7 @@ MISTAKES = (
     Mistake("tma", ", k]", ", k * BLOCK_K]",
             "loads its block of A at [0, 4096], outside of A, instead of [0, 64]."),
     Mistake("tma", "load([pid_m * BLOCK_M, k])", "load([pid_m, k])",
-            "Program (1, 0) in the step that begins at k = 0 loads its block of A at [1, 0] "
+            "In the step that begins at k = 0, program (1, 0) loads its block of A at [1, 0] "
             "instead of [16, 0]."),
     Mistake("tma", "b_desc.load([pid_n * BLOCK_N, k]).T", "b_desc.load([k, pid_n * BLOCK_N]).T",
             "loads its block of B at [64, 0], outside of B, instead of [0, 64]."),

@@ -112,7 +112,7 @@ def _file(rung: str, which: str) -> str:
         return f"{first}{_lines(part, which)}{indent}# --- end of your part\n"
 
     command = f"python -m docs.exercises write {rung} {name_of(rung)}"
-    head = f'"""{question(rung)}\n\nTo check this file, in {WHERE}:\n{command}\n"""\n\n'
+    head = f'"""{question(rung)}\n\nTo check this file, from {WHERE}:\n{command}\n"""\n\n'
     return head + _PART.sub(put, _source(rung))
 
 

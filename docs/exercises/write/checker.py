@@ -130,14 +130,18 @@ def strayed(looker: Looker, program: int, K: int, BLOCK_M: int, BLOCK_N: int,
             if begin is not None and begin != (want := begin.should(*place)):
                 again = " again" if step and begin == each[step - 1] else ""
                 beyond = f", outside of {begin.matrix.name}," if begin.outside() else ""
-                steps = "first step" if step == 1 else f"first {step} steps"
-                before = f"loads the right blocks in its {steps}, but " if step else ""
-                return (
-                    f"Program {looker.called(program)} {before}in the step that begins at k = {k} "
-                    f"loads its block of {begin.matrix.name} at {begin}{again}{beyond} instead of "
-                    f"{want}."
-                )
+                does = f"loads its block of {begin.matrix.name} at {begin}{again}{beyond}"
+                return f"{_in_step(step, k, looker.called(program))} {does} instead of {want}."
     return ""
+
+
+def _in_step(step: int, k: int, program: str) -> str:
+    """The beginning of a sentence on what a program does in its first step that is wrong."""
+    if not step:
+        return f"In the step that begins at k = 0, program {program}"
+    steps = "first step" if step == 1 else f"first {step} steps"
+    right = f"Program {program} loads the right blocks in its {steps}, but"
+    return f"{right} in the step that begins at k = {k} it"
 
 
 def tiles(case: Product, rows: int, columns: int) -> tuple[int, int]:

@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
         return _refuse(f"{args.file}: {error.strerror}. {_begin(args.rung)}")
     for package in NEEDS:
         if importlib.util.find_spec(package) is None:
-            return _refuse(f"This Python has no {package}. Run the command in {WHERE}.")
+            return _refuse(f"This Python has no {package}. Run the command from {WHERE}.")
     said = refused(args.rung, args.file)
     if said is None:
         if sys.stderr.isatty():
@@ -122,7 +122,7 @@ def _begin(rung: str) -> str:
 
 def _check(rung: str) -> str:
     command = f"python -m docs.exercises write {rung} {name_of(rung)}"
-    return f"`{command}` checks it, without a GPU. Run it in {WHERE}."
+    return f"`{command}` checks it, without a GPU. Run it from {WHERE}."
 
 
 def _refuse(sentence: str) -> int:
