@@ -9,7 +9,7 @@ import pytest
 from docs import excerpt, exercises
 from docs.exercises import write
 from docs.exercises.__main__ import main
-from docs.exercises.write import ahead, command
+from docs.exercises.write import advice, ahead, command
 from docs.lessons import pages
 from tests.docs.wrong_kernels import LOOPS, MISTAKES, RIGHT
 from tritemm.rungs import RUNGS, find
@@ -137,6 +137,14 @@ def test_what_the_text_tells_is_told_before_anything_runs(tmp_path, monkeypatch,
     monkeypatch.setattr(command, "NEEDS", ("torch", "no_such_package"))
     assert main(["write", "naive", str(file)]) == 2
     assert "has no no_such_package. Run the command from the repo" in capsys.readouterr().err
+
+
+def test_a_chain_of_comparisons_is_told(tmp_path):
+    """Triton 3.9 computes `0 <= offs < n` as blocks; older ones take a part for a truth value."""
+    file = tmp_path / "mine.py"
+    file.write_text(write.solution("primer").replace("offs < n", "0 <= offs < n"))
+    at = next(i for i, line in enumerate(file.read_text().splitlines(), 1) if "0 <=" in line)
+    assert "Combine two comparisons with `&`" in advice.Line(str(file), at).truth()
 
 
 @asked

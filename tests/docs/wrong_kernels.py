@@ -49,7 +49,6 @@ MISTAKES = (
     Mistake("primer", "offs < n", "offs <= n",
             "20, with n = 1 and BLOCK = 16: program 0 loads x[1], but x ends at x[0]. Its mask "),
     Mistake("primer", _ADD, _ADD_IF, "19: a block can't be a condition"),
-    Mistake("primer", "offs < n", "0 <= offs < n", "Combine two comparisons with `&`"),
     Mistake("primer", "offs < n", "not offs >= n", "use `~` for a mask"),
     Mistake("primer", ", mask=mask", "", "It has no mask, or one that is true everywhere"),
     Mistake("primer", "offs < n", "offs < n - 1", "no program stores out[63]."),

@@ -68,6 +68,10 @@ class Product:
             Matrix("C", (self.M, self.N), self.dtype, of_c),
         )
 
+    def at_most(self, K: int) -> "Product":
+        """The same with no more elements of K than that."""
+        return dataclasses.replace(self, K=min(self.K, K))
+
     def __str__(self) -> str:
         said = [f"M = {self.M}, N = {self.N}, K = {self.K}"]
         for name, stored in zip("ABC", self.stored, strict=True):

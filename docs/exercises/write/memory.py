@@ -156,6 +156,7 @@ class Looker:
         self._stored = {each.name: np.full_like(each.owner, -1) for each in self.matrices}
         #: By program and input, where the blocks begin that it loads.
         self.begins: dict[tuple[int, str], list[Begin]] = {}
+        self._describing = False
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
@@ -164,7 +165,7 @@ class Looker:
         usual = {name: getattr(InterpreterBuilder, name) for name in names}
 
         def load(builder, ptrs, mask, other, *more, **named):
-            if not isinstance(mask, np.ndarray):
+            if not self._describing:
                 self.note(builder, ptrs.data)
             self.look(builder, "loads", ptrs, mask)
             loaded = usual["create_masked_load"](builder, ptrs, mask, other, *more, **named)
@@ -185,7 +186,10 @@ class Looker:
 
         def load_block(builder, desc, indices, *more, **named):
             self.note(builder, desc.base.data, [int(each.data.item()) for each in indices])
-            return usual["create_descriptor_load"](builder, desc, indices, *more, **named)
+            self._describing = True  # the load of pointers that it makes of this begins no block
+            loaded = usual["create_descriptor_load"](builder, desc, indices, *more, **named)
+            self._describing = False
+            return loaded
 
         ours = dict(zip(names, (load, store, add, turn, load_block), strict=True))
         with mock.patch.multiple(InterpreterBuilder, **ours), self._single_truths():
