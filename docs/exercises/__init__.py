@@ -19,8 +19,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tritemm.rungs import RUNGS
-
 #: A learner's function, as checks call it.
 Answer = Callable[..., Any]
 
@@ -36,6 +34,8 @@ def find(rung: str) -> ModuleType:
 
 def every() -> list[str]:
     """The rungs that have one, in the order of the ladder."""
+    from tritemm.rungs import RUNGS  # takes seconds, which nothing else here needs
+
     there = {path.stem for path in Path(__file__).parent.glob("ex_*.py")}
     return [kernel.name for kernel in RUNGS if f"ex_{kernel.name}" in there]
 

@@ -9,10 +9,8 @@ import sys
 import traceback
 from pathlib import Path
 
-from tritemm.machine.command import status_of
-
 from . import Wrong, check, every, question, signature, told
-from .write import command
+from .write import WHERE, command
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,7 +27,9 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{rung:24} {question(rung).splitlines()[0]}")
         return command.listed()
     if args.file is None:
-        print(f"{question(args.rung)}\n\nWrite {signature(args.rung)} into a file, and name it.")
+        checks = f"python -m docs.exercises {args.rung} FILE"
+        print(f"{question(args.rung)}\n\nWrite {signature(args.rung)} into a file.")
+        print(f"`{checks}` checks it. Run it from {WHERE}.")
         return 0
     try:
         Path(args.file).read_bytes()
@@ -65,4 +65,8 @@ def _refuse(sentence: str) -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["write"]:  # without the seconds that the import of tritemm takes
+        sys.exit(main())
+    from tritemm.machine.command import status_of
+
     sys.exit(status_of(main))

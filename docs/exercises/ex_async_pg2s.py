@@ -2,8 +2,9 @@
 
 A step of `async_pg2s` waits until its own copies have arrived, issues the next step's copies, and
 multiplies. Copies arrive `load` cycles after they are issued, the products of a step take
-`multiply` cycles, and nothing else takes time. Past the last step nothing is copied. How many
-cycles do `steps` steps take, from the issue of the first copies to the end of the last products?
+`multiply` cycles, and nothing else takes time. The copies that the last step issues lie past the
+end of K: they read nothing and take no time. How many cycles do `steps` steps take, from the issue
+of the first copies to the end of the last products?
 """
 
 from . import Answer, same

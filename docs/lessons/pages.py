@@ -184,7 +184,8 @@ def kernel_asked(name: str) -> str:
     return "\n".join([
         f"**Write a kernel: {first[0].lower()}{first[1:]}**", "", rest, "",
         f"The first command writes `{file}`, in which your part is marked.",
-        "The second checks it, without a GPU:", "",
+        "The second checks it, without a GPU.",
+        f"Run both from {write.WHERE}:", "",
         "```console", command, f"{command} {file}", "```", "",
         *folded("A hint", write.hint(name)), "",
         *folded("A solution", "```python", write.parts(name), "```"),

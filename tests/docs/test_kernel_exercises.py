@@ -1,16 +1,18 @@
 """Exercises in which a kernel is written: solutions are right, mistakes are told, loops end."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
 from docs import excerpt, exercises
 from docs.exercises import write
 from docs.exercises.__main__ import main
-from docs.exercises.write import command
+from docs.exercises.write import advice, ahead, command
 from docs.lessons import pages
 from tests.docs.wrong_kernels import LOOPS, MISTAKES, RIGHT
-from tritemm.rungs import find
+from tritemm.rungs import RUNGS, find
 
 # One worker runs them all, for one process checks all files.
 pytestmark = [
@@ -46,7 +48,8 @@ def said(tmp_path_factory):
 
 def test_there_are_eight_and_more():
     assert len(write.every()) >= 8
-    assert write.every()[0] == write.PRIMER and set(write.every()[1:]) <= set(exercises.every())
+    ladder = [kernel.name for kernel in RUNGS if kernel.name in write.every()]
+    assert write.every() == [write.PRIMER, *ladder] and set(ladder) <= set(exercises.every())
     for rung in write.every():
         assert sum(case.rung == rung for case in MISTAKES) >= 3
 
@@ -119,6 +122,64 @@ def test_the_command_writes_asks_and_checks(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == f"{write.hint('primer')}\n"
     assert main(["write", "primer", "none.py"]) == 2
     assert "No such file" in capsys.readouterr().err
+
+
+def test_what_the_text_tells_is_told_before_anything_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "checked", None)
+    file, text = tmp_path / "mine.py", write.solution("naive")
+    file.write_text(text.replace("naive_kernel", "naive_kernl"))
+    assert main(["write", "naive", str(file)]) == 1
+    assert "no function `naive_kernel`" in (said := capsys.readouterr().out)
+    assert said.endswith("It has `naive_kernl`.\n")
+    file.write_text(text.replace("):  # fmt", ":  # fmt"))
+    assert main(["write", "naive", str(file)]) == 1
+    assert re.fullmatch(r"Not yet\. Line \d+: .+\.\n", capsys.readouterr().out)
+    monkeypatch.setattr(command, "NEEDS", ("torch", "no_such_package"))
+    assert main(["write", "naive", str(file)]) == 2
+    assert "has no no_such_package. Run the command from the repo" in capsys.readouterr().err
+
+
+def test_a_chain_of_comparisons_is_told(tmp_path):
+    """Triton 3.9 computes `0 <= offs < n` as blocks; older ones take a part for a truth value."""
+    file = tmp_path / "mine.py"
+    file.write_text(write.solution("primer").replace("offs < n", "0 <= offs < n"))
+    at = next(i for i, line in enumerate(file.read_text().splitlines(), 1) if "0 <=" in line)
+    assert "Combine two comparisons with `&`" in advice.Line(str(file), at).truth()
+
+
+@asked
+def test_no_file_is_refused_whose_kernels_are_there(rung, tmp_path):
+    file = tmp_path / "mine.py"
+    for text in (write.solution(rung), write.start(rung), "from elsewhere import *"):
+        file.write_text(text)
+        assert ahead.refused(rung, str(file)) is None
+
+
+def test_a_check_says_on_a_terminal_that_it_takes_seconds(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(write.start("naive"))
+    monkeypatch.setattr(command, "checked", lambda pairs: [None])
+    line = "Checking; the interpreter takes some seconds ...\n"
+    for terminal, said in ((True, line), (False, "")):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        assert main(["write", "naive", str(file)]) == 0
+        assert capsys.readouterr().err == said
+
+
+def test_the_command_itself_imports_nothing_that_takes_seconds():
+    code = "import sys, docs.exercises.__main__ as it; it.main(['write', 'naive', '--hint'])"
+    slow = "print(sorted({'torch', 'triton', 'tritemm', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", f"{code}; {slow}"], cwd=command.ROOT,
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout == f"{write.hint('naive')}\n[]\n"
+
+
+def test_the_commands_say_where_they_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for argv in (["write", "naive"], ["naive"]):
+        assert main(argv) == 0
+        assert write.WHERE in capsys.readouterr().out
+    assert write.WHERE in write.start("naive") and write.WHERE in pages.kernel_asked("naive")
 
 
 def test_the_command_lists_them(capsys):

@@ -36,8 +36,21 @@ _ARRIVE = "        mbarrier.arrive(empty.index(stage))\n"
 _FENCE = "        fence_async_shared()  # reads come before what TMA writes\n"
 _EXPECT = "        mbarrier.expect(full.index(stage), desc.block_type.nbytes)\n"
 
+_ADD = (
+    "    mask = offs < n\n    x = tl.load(x_ptr + offs, mask=mask)\n"
+    "    y = tl.load(y_ptr + offs, mask=mask)\n    tl.store(out_ptr + offs, x + y, mask=mask)\n"
+)
+_ADD_IF = (
+    "    if offs < n:\n        x = tl.load(x_ptr + offs)\n        y = tl.load(y_ptr + offs)\n"
+    "        tl.store(out_ptr + offs, x + y)\n"
+)
+
 MISTAKES = (
-    Mistake("primer", "offs < n", "offs <= n", "loads x[1], but x ends at x[0]"),
+    Mistake("primer", "offs < n", "offs <= n",
+            "20, with n = 1 and BLOCK = 16: program 0 loads x[1], but x ends at x[0]. Its mask "),
+    Mistake("primer", _ADD, _ADD_IF, "19: a block can't be a condition"),
+    Mistake("primer", "offs < n", "not offs >= n", "use `~` for a mask"),
+    Mistake("primer", ", mask=mask", "", "It has no mask, or one that is true everywhere"),
     Mistake("primer", "offs < n", "offs < n - 1", "no program stores out[63]."),
     Mistake("primer", "x + y, mask=mask", "x + y", "stores out[1], but out ends at out[0]"),
     Mistake("primer", "offs < n", "offs < BLOCK",
@@ -46,22 +59,35 @@ MISTAKES = (
     Mistake("simt", "< M) & (", "< M) | (", "stores C["),
     Mistake("simt", " & (offs_n[None, :] < N)", "", "stores C["),
     Mistake("simt", "(offs_m[:, None] < M) & ", "", "stores C["),
-    Mistake("simt", "offs_n[None, :] * stride_cn", "offs_n[None, :]", "stored by columns"),
-    Mistake("simt", "offs_m[:, None] * stride_cm", "offs_m[:, None] * N", "stores C["),
+    Mistake("simt", "[:, None] < M) & (", "[:, None] < M) and (", "Combine masks with `&`"),
+    Mistake("simt", "[:, None] < M) & (", "[:, None] < M) or (", "Combine masks with `|`"),
+    Mistake("simt", "offs_m[:, None] * stride_cm", "offs_m[:, None] * N",
+            "stored by rows: its strides are 48 and 1, with a gap after each row. From one row of "
+            "the block to the next the pointers move by 32 elements; stride_cm is 48."),
+    Mistake("simt", " * stride_cn", "", "to the next the pointers move by 1 element; stride_cn is"),
     Mistake("naive", "range(0, K, ", "range(0, K - BLOCK_K + 1, ", "without the last step"),
     Mistake("naive", "range(0, K, ", "range(0, BLOCK_K, ", "the sum of the first step alone"),
     Mistake("naive", "[None, :] < K - k, other=0.0", "[None, :] < K - k", "unless it has `other`"),
     Mistake("naive", "offs_k[None, :] < K - k", "offs_k[None, :] < K", "loads A[0, 70], but A is"),
     Mistake("naive", "b_ptrs, mask=offs_k[:, None] < K - k, other=0.0", "b_ptrs", "loads B[70, 0]"),
-    Mistake("naive", "mask=offs_k[:, None]", "mask=offs_k[None, :]", "incompatible dimensions"),
+    Mistake("naive", "mask=offs_k[:, None]", "mask=offs_k[None, :]",
+            "There, `b_ptrs` is [32, 16] and `offs_k[None, :] < K - k` is [1, 32]."),
+    Mistake("tiled", "b_ptrs += BLOCK_K * stride_bk", "b_ptrs += BLOCK_K * stride_bn",
+            "loads the right blocks in its first step, but in the step that begins at k = 32 it "
+            "loads its block of B at B[0, 48] instead of B[32, 16]."),
+    Mistake("tiled", "b_ptrs += BLOCK_K * stride_bk", "b_ptrs += 0",
+            "loads its block of B at B[0, 0] again instead of B[32, 0]."),
     Mistake("tiled", "(offs_m % M)", "offs_m", "loads A[37, 0], but A is 37 x 70"),
     Mistake("tiled", "_ptrs += BLOCK_K", "_ptrs += 0", "the pointers don't move"),
     Mistake("tiled", "(offs_m % M)[:, None] * stride_am", "(offs_m % M)[:, None] * K", "loads A["),
-    Mistake("tiled", "b_ptrs += BLOCK_K * stride_bk", "b_ptrs += BLOCK_K * stride_bn", "loads B["),
     Mistake("tiled", "offs_k[None, :] * stride_ak", "offs_k[None, :]",
             "A is 37 x 70, stored by columns"),
-    Mistake("swizzled", "tl.minimum(tiles_m - first, GROUP_M)", "GROUP_M", "stores order["),
-    Mistake("swizzled", "// width * GROUP_M ", "// width ", "has stored already"),
+    Mistake("swizzled", "tl.minimum(tiles_m - first, GROUP_M)", "GROUP_M",
+            "It should have tile (4, 1). The last group has only 3 rows."),
+    Mistake("swizzled", "// width * GROUP_M ", "// width ",
+            "has stored already. It should have tile (4, 0)."),
+    Mistake("swizzled", "first + pid % width % rows\n    pid_n = pid % width // rows",
+            "pid // tiles_n\n    pid_n = pid % tiles_n", "need 1 row of tiles of A and 16 columns"),
     Mistake("swizzled", "first + pid % width % rows", "tiles_m - 1 - (first + pid % width % rows)",
             "has tile"),
     Mistake("swizzled", "first + pid % width % rows", "pid // tiles_n", "has stored already"),
@@ -72,8 +98,15 @@ MISTAKES = (
     Mistake("permuted", "min(8 // per_phase, BLOCK_K // 8)", "2", "chunk 0 of the rows 0, 2, 4, 6"),
     Mistake("permuted", "Layout(8", "Layout(4", "vec is 4"),
     Mistake("permuted", "64 // BLOCK_K", "64 / (BLOCK_K - 64)", "ZeroDivisionError"),
+    Mistake("permuted", "max(1, 64 // BLOCK_K)", "64 // BLOCK_K",
+            "24, with rows of 128 elements: ZeroDivisionError"),
+    Mistake("permuted", "min(8 // per_phase, BLOCK_K // 8)", "0", "max_phase is 0; it should be"),
     Mistake("async_pg2s", _WAIT, _WAIT.replace("0", "1"),
-            "the last wait leaves its group in flight"),
+            "the last wait leaves its group in flight, because cp_async_wait(1) doesn't wait for "
+            "the newest group."),
+    Mistake("async_pg2s", _WAIT + _COPIES, _BARRIER + _COPIES, "there is no wait after the commit"),
+    Mistake("async_pg2s", _WAIT + _COPIES + _MULTIPLY, _WAIT + _MULTIPLY + _BARRIER + _COPIES,
+            "aren't issued yet: they come too late to overlap with the products"),
     Mistake("async_pg2s", _WAIT, _WAIT[: _WAIT.index(")") + 2], "no barrier"),
     Mistake("async_pg2s", _COPIES, _COPIES.replace("1 - now", "now"), "which holds step 1"),
     Mistake("async_pg2s", _WAIT + _COPIES + _MULTIPLY, _COPIES + _WAIT + _MULTIPLY + _BARRIER,
@@ -82,10 +115,14 @@ MISTAKES = (
     Mistake("async_pg2s", "        mma.cp_async_commit()\n", "", "its group isn't committed"),
     Mistake("async_pg2s", "left - BLOCK_K, ", "left, ", "it should be"),
     Mistake("async_pg2s", _MULTIPLY, "", "0 of them are multiplied"),
-    Mistake("tma", ".T\n", "\n", "equal reduction dimensions"),
-    Mistake("tma", "load([pid_m * BLOCK_M, k])", "load([pid_m, k])", "should be"),
+    Mistake("tma", ".T\n", "\n", "b must be [BLOCK_K, BLOCK_N], [64, 32]: see line 35."),
+    Mistake("tma", ", k]", ", k * BLOCK_K]",
+            "loads its block of A at [0, 4096], outside of A, instead of [0, 64]."),
+    Mistake("tma", "load([pid_m * BLOCK_M, k])", "load([pid_m, k])",
+            "In the step that begins at k = 0, program (1, 0) loads its block of A at [1, 0] "
+            "instead of [16, 0]."),
     Mistake("tma", "b_desc.load([pid_n * BLOCK_N, k]).T", "b_desc.load([k, pid_n * BLOCK_N]).T",
-            "should be"),
+            "loads its block of B at [64, 0], outside of B, instead of [0, 64]."),
     Mistake("tma", "store([pid_m * BLOCK_M, pid_n * BLOCK_N]",
             "store([pid_n * BLOCK_N, pid_m * BLOCK_M]", "has stored already"),
     Mistake("persistent", "step = tl.num_programs(0)", "step = 1", "has stored already"),

@@ -2,7 +2,7 @@
 
 `python -m docs.exercises write RUNG` writes a file to start from, and
 `python -m docs.exercises write RUNG FILE` checks it. `command` is that command, and `child` the
-process in which it runs the kernel.
+process in which it runs the kernel. Only that process imports torch, Triton and tritemm.
 
 An exercise is a module ex_RUNG. Its docstring is the question, and `HINT` a hint. The lines above
 `# --- the check` are a solution; without the docstring and relative imports they are also the file
@@ -18,6 +18,7 @@ to start from, once `start` has exchanged what is marked in them:
 sentences that it adds if the result is what a known mistake makes of it.
 """
 
+import ast
 import importlib
 import inspect
 import re
@@ -25,10 +26,12 @@ import textwrap
 from pathlib import Path
 from types import ModuleType
 
-from tritemm.rungs import RUNGS
-
 #: A page that is no rung's.
 PRIMER = "primer"
+#: What the commands need.
+WHERE = "the repository's root, with its environment active"
+_HERE = Path(__file__).parent
+_PAGES = _HERE.parents[1] / "tutorial"
 _REST = "\n\n# --- the check\n"
 _RELATIVE = re.compile(r"^from \.[\w.]* import (?:\([^)]*\)|[^(\n]*)\n", re.MULTILINE)
 _PART = re.compile(
@@ -44,18 +47,20 @@ def find(rung: str) -> ModuleType:
 
 
 def every() -> list[str]:
-    """The rungs that have one, the primer's first, in the order of the ladder."""
-    there = {path.stem for path in Path(__file__).parent.glob("ex_*.py")}
-    names = (PRIMER, *(kernel.name for kernel in RUNGS))
-    return [name for name in names if f"ex_{name}" in there]
+    """The rungs that have one, the primer's first, in the order of the tutorial's pages."""
+    names = (page.stem.partition("_")[2] for page in sorted(_PAGES.glob("[0-9]*.md")))
+    return [name for name in names if _path(name).exists()]
 
 
 def question(rung: str) -> str:
-    return inspect.cleandoc(find(rung).__doc__)
+    return ast.get_docstring(_tree(rung))
 
 
 def hint(rung: str) -> str:
-    return inspect.cleandoc(find(rung).HINT)
+    for node in _tree(rung).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets) == "HINT":
+            return inspect.cleandoc(ast.literal_eval(node.value))
+    raise ValueError(f"ex_{rung} has no HINT")
 
 
 def solution(rung: str) -> str:
@@ -79,9 +84,22 @@ def name_of(rung: str) -> str:
     return f"my_{rung}.py"
 
 
+def functions(rung: str) -> list[str]:
+    """The names of the functions that the file has at the start."""
+    return [node.name for node in ast.parse(start(rung)).body if isinstance(node, ast.FunctionDef)]
+
+
+def _path(rung: str) -> Path:
+    return _HERE / f"ex_{rung}.py"
+
+
+def _tree(rung: str) -> ast.Module:
+    return ast.parse(_path(rung).read_text())
+
+
 def _source(rung: str) -> str:
     """The module's lines above the check, without its docstring and relative imports."""
-    text, mark, _ = Path(find(rung).__file__).read_text().partition(_REST)
+    text, mark, _ = _path(rung).read_text().partition(_REST)
     assert mark, f"ex_{rung} has no line {_REST.strip()!r}"
     code = text.partition('"""\n')[2]
     return re.sub("\n{4,}", "\n\n\n", _RELATIVE.sub("", code)).strip("\n") + "\n"
@@ -94,7 +112,7 @@ def _file(rung: str, which: str) -> str:
         return f"{first}{_lines(part, which)}{indent}# --- end of your part\n"
 
     command = f"python -m docs.exercises write {rung} {name_of(rung)}"
-    head = f'"""{question(rung)}\n\nTo check this file: {command}\n"""\n\n'
+    head = f'"""{question(rung)}\n\nTo check this file, from {WHERE}:\n{command}\n"""\n\n'
     return head + _PART.sub(put, _source(rung))
 
 

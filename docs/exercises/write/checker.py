@@ -3,14 +3,18 @@
 import contextlib
 import dataclasses
 import faulthandler
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, TextIO
 
+import numpy as np
 import torch
 
 from docs.exercises import Wrong, told
 
+from . import advice
+from .ahead import missing
 from .memory import STORED, Looker, Matrix, line_of
 
 FLOATS = HALF, FLOAT = torch.float16, torch.float32
@@ -64,6 +68,10 @@ class Product:
             Matrix("C", (self.M, self.N), self.dtype, of_c),
         )
 
+    def at_most(self, K: int) -> "Product":
+        """The same with no more elements of K than that."""
+        return dataclasses.replace(self, K=min(self.K, K))
+
     def __str__(self) -> str:
         said = [f"M = {self.M}, N = {self.N}, K = {self.K}"]
         for name, stored in zip("ABC", self.stored, strict=True):
@@ -96,10 +104,48 @@ def multiply(module: ModuleType, name: str, case: Product, grid: tuple[int, ...]
     """
     a, b, c = case.matrices()
     strides = [stride for each in (a, b, c) for stride in each.tensor.stride()]
-    launch(module, name, grid, a, b, c, case.M, case.N, case.K, *strides, **constants)
+    blocks = "".join(f", {each} = {value}" for each, value in constants.items())
+
+    def cause(looker: Looker, program: int) -> str:
+        return strayed(looker, program, case.K, **constants)
+
+    looker = launch(module, name, grid, a, b, c, case.M, case.N, case.K, *strides,
+                    case=f"{said}{case}{blocks}", cause=cause, **constants)  # fmt: skip
     exact = a.tensor.double(), b.tensor.double()
     guesses = [(guess(*exact), clue) for guess, clue in clues]
-    compare(f"With {said}{case}", c, exact[0] @ exact[1], guesses)
+    compare(f"With {looker.case}", c, exact[0] @ exact[1], guesses,
+            lambda program: cause(looker, program))  # fmt: skip
+
+
+def strayed(looker: Looker, program: int, K: int, BLOCK_M: int, BLOCK_N: int,
+            BLOCK_K: int = 0) -> str:  # fmt: skip
+    """In which step of K a program first loads a block from elsewhere than it should.
+
+    "" unless each program has one tile of C, and loads a block of A and one of B in each step.
+    """
+    loads = [looker.begins.get((program, name), ()) for name in "AB"]
+    if len(looker.grid) != 2 or not BLOCK_K or max(map(len, loads)) > -(-K // BLOCK_K):
+        return ""
+    row, col = (int(each) for each in np.unravel_index(program, looker.grid))
+    for step, pair in enumerate(itertools.zip_longest(*loads)):
+        k = step * BLOCK_K
+        places = (row * BLOCK_M, k), (k, col * BLOCK_N)
+        for each, begin, place in zip(loads, pair, places, strict=True):
+            if begin is not None and begin != (want := begin.should(*place)):
+                again = " again" if step and begin == each[step - 1] else ""
+                beyond = f", outside of {begin.matrix.name}," if begin.outside() else ""
+                does = f"loads its block of {begin.matrix.name} at {begin}{again}{beyond}"
+                return f"{_in_step(step, k, looker.called(program))} {does} instead of {want}."
+    return ""
+
+
+def _in_step(step: int, k: int, program: str) -> str:
+    """The beginning of a sentence on what a program does in its first step that is wrong."""
+    if not step:
+        return f"In the step that begins at k = 0, program {program}"
+    steps = "first step" if step == 1 else f"first {step} steps"
+    right = f"Program {program} loads the right blocks in its {steps}, but"
+    return f"{right} in the step that begins at k = {k} it"
 
 
 def tiles(case: Product, rows: int, columns: int) -> tuple[int, int]:
@@ -108,43 +154,49 @@ def tiles(case: Product, rows: int, columns: int) -> tuple[int, int]:
 
 
 def launch(module: ModuleType, name: str, grid: tuple[int, ...], *arguments: Any,
-           seed: int = 0, **constants: Any) -> None:  # fmt: skip
+           case: str, seed: int = 0, cause: Callable[[Looker, int], str] = lambda *_: "",
+           **constants: Any) -> Looker:  # fmt: skip
     """Run a kernel of the file on these arguments, of which matrices become tensors.
 
-    `Wrong` if it raises, touches what it shouldn't, or stores an element twice.
+    `Wrong` if it raises, touches what it shouldn't, or stores an element twice. `case` and `cause`
+    are a `Looker`'s.
     """
     matrices = [each for each in arguments if isinstance(each, Matrix)]
     given = [each.tensor if isinstance(each, Matrix) else each for each in arguments]
-    looker = Looker(module.__file__, matrices, grid, seed)
+    looker = Looker(module.__file__, matrices, grid, seed, case, cause)
     kernel = found(module, name)
     with WATCHDOG.limited(), looker.looking():
         try:
             kernel[grid](*given, **constants)
         except Exception as error:
-            raise explained(module.__file__, error) from error
+            raise explained(module.__file__, error, f", with {case}") from error
+    return looker
 
 
 def found(module: ModuleType, name: str) -> Any:
     """The file's kernel; `Wrong` if it has none of that name."""
     if not hasattr(module, name):
-        raise Wrong(f"The file has no function `{name}`: keep the names that it had at the start.")
+        raise Wrong(missing(name, list(vars(module))))
     return getattr(module, name)
 
 
-def explained(file: str, error: BaseException) -> Wrong:
-    """What a kernel raised, as the interpreter hands it on."""
+def explained(file: str, error: BaseException, case: str = "") -> Wrong:
+    """What a kernel raised, as the interpreter hands it on, in which case."""
     while error.__cause__ is not None and not isinstance(error, Wrong):
         error = error.__cause__
     if isinstance(error, Wrong):
         return error
-    return Wrong(f"{line_of(file, error)}: {told(error)}.")
+    said = f"{line_of(file, error)}{case}: {told(error)}. {advice.shapes(file, error)}"
+    return Wrong(said.rstrip())
 
 
 def compare(case: str, got: Matrix, want: torch.Tensor,
-            clues: Sequence[tuple[torch.Tensor, str]] = ()) -> None:  # fmt: skip
+            clues: Sequence[tuple[torch.Tensor, str]] = (),
+            elsewhere: Callable[[int], str] = lambda program: "") -> None:  # fmt: skip
     """`Wrong` unless the matrix holds what is wanted.
 
-    A clue is a result that a known mistake has, and a sentence about it.
+    A clue is a result that a known mistake has, and a sentence about it. `elsewhere` may have one
+    about a program whose result is none of these.
     """
     values, want = got.tensor.double(), want.double()
     differs = ~(values == want)
@@ -156,6 +208,7 @@ def compare(case: str, got: Matrix, want: torch.Tensor,
     place = tuple(differs.nonzero()[0].tolist())
     said = f"{_first(got, differs)} is {values[place]:.6g}; it should be {want[place]:.6g}."
     clue = next((clue for guess, clue in clues if torch.equal(values, guess.double())), "")
+    clue = clue or elsewhere(int(got.owners()[place]))
     if values[place].isnan():
         clue = "What a load masks out may have any value, here NaN, unless it has `other`."
     raise Wrong(f"{case}: {said}{_extent(differs, 'wrong')} {clue}".rstrip())

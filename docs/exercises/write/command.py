@@ -1,6 +1,7 @@
 """Writes the file that an exercise starts from, or checks the kernel in it."""
 
 import argparse
+import importlib.util
 import json
 import linecache
 import os
@@ -12,12 +13,15 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import every, hint, name_of, question, start
+from . import WHERE, every, hint, name_of, question, start
+from .ahead import refused
 
 ROOT = Path(__file__).resolve().parents[3]
 #: That kernels are interpreted; that what they print is seen even if the process is ended; and that
 #: no folder appears beside the file.
 SETTINGS = ("TRITON_INTERPRET", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+#: Packages without which no kernel can be checked.
+NEEDS = ("torch", "triton")
 #: Seconds that one launch of a kernel may take.
 LIMIT = 20
 
@@ -40,7 +44,14 @@ def main(argv: list[str]) -> int:
         Path(args.file).read_bytes()
     except OSError as error:
         return _refuse(f"{args.file}: {error.strerror}. {_begin(args.rung)}")
-    (said,) = checked([(args.rung, args.file)])
+    for package in NEEDS:
+        if importlib.util.find_spec(package) is None:
+            return _refuse(f"This Python has no {package}. Run the command from {WHERE}.")
+    said = refused(args.rung, args.file)
+    if said is None:
+        if sys.stderr.isatty():
+            print("Checking; the interpreter takes some seconds ...", file=sys.stderr)
+        (said,) = checked([(args.rung, args.file)])
     print("Right." if said is None else f"Not yet. {said}")
     return int(said is not None)
 
@@ -110,7 +121,8 @@ def _begin(rung: str) -> str:
 
 
 def _check(rung: str) -> str:
-    return f"`python -m docs.exercises write {rung} {name_of(rung)}` checks it, without a GPU."
+    command = f"python -m docs.exercises write {rung} {name_of(rung)}"
+    return f"`{command}` checks it, without a GPU. Run it from {WHERE}."
 
 
 def _refuse(sentence: str) -> int:

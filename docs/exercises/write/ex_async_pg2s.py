@@ -1,13 +1,16 @@
 """In which order does the loop copy, wait and multiply?
 
+In this exercise, as in CUDA, only the barriers that you write count. The rung's own loop contains
+none, because Gluon's compiler adds a barrier where it finds that one is missing; the check would
+refuse that loop. Yours needs at least one barrier in each step.
+
 The kernel has two buffers in shared memory for tiles of A and two for tiles of B. While it
 multiplies one step of K, `cp.async` fills the other buffers with the next step. `cp_async_commit`
 puts the copies that a thread has issued since the last commit into a group, and `cp_async_wait(n)`
 waits until all but the n newest groups of that thread have arrived. `barrier` makes all threads of
 the program wait for each other. As given, the loop reads a tile that may not have arrived, and
 overwrites a tile that another thread may still be reading. Repair it, and keep the copies of the
-next step in flight while the current step is multiplied. Gluon's compiler adds barriers where it
-finds that one is missing; in this exercise, as in CUDA, only the barriers that you write count.
+next step in flight while the current step is multiplied.
 """
 
 from triton.experimental import gluon

@@ -70,6 +70,9 @@ def check(module):
         layout = laid_out(module, depth)
         if (layout.vec, list(layout.order)) != (8, [1, 0]):
             raise Wrong(f"{case} vec is {layout.vec} and order {layout.order}: keep 8 and [1, 0].")
+        for name in ("per_phase", "max_phase"):
+            if not isinstance(value := getattr(layout, name), int) or value < 1:
+                raise Wrong(f"{case}, {name} is {value}; it should be a whole number from 1 on.")
         phases = {row // layout.per_phase % layout.max_phase for row in range(ROWS)}
         chunks = depth // 8
         if (most := max(chunk ^ phase for phase in phases for chunk in range(chunks))) >= chunks:
@@ -103,4 +106,4 @@ def laid_out(module, depth):
             layout = function(depth)
         return getattr(layout, "value", layout)
     except Exception as error:
-        raise explained(module.__file__, error) from error
+        raise explained(module.__file__, error, f", with rows of {depth} elements") from error

@@ -41,5 +41,6 @@ def check(module):
             x, y = (Matrix(name, (n,), dtype, values=small((n,), seed))
                     for seed, name in enumerate("xy"))  # fmt: skip
             out = Matrix("out", (n,), dtype)
-            launch(module, "add_kernel", (-(-n // block),), x, y, out, n, BLOCK=block)
-            compare(f"With n = {n} and BLOCK = {block}", out, x.tensor + y.tensor)
+            case = f"n = {n} and BLOCK = {block}"
+            launch(module, "add_kernel", (-(-n // block),), x, y, out, n, BLOCK=block, case=case)
+            compare(f"With {case}", out, x.tensor + y.tensor)

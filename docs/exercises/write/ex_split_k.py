@@ -107,10 +107,11 @@ def run(module, case, a, b, parts, seed=0):
     count, across = tiles(case, BLOCK, BLOCK)
     strides = [each.tensor.stride() for each in (a, b, c, p)]
     blocks = {"PARTS": parts, "BLOCK_M": BLOCK, "BLOCK_N": BLOCK}
+    said = f"{case} and {parts} parts"
     launch(module, "part_kernel", (count * across, parts), a, b, c, p, case.M, case.N, case.K,
-           *sum(strides, ()), seed=seed, BLOCK_K=BLOCK, **blocks)  # fmt: skip
+           *sum(strides, ()), case=said, seed=seed, BLOCK_K=BLOCK, **blocks)  # fmt: skip
     launch(module, "sum_kernel", (count * across,), c, p, case.M, case.N,
-           *sum(strides[2:], ()), seed=seed, **blocks)  # fmt: skip
+           *sum(strides[2:], ()), case=said, seed=seed, **blocks)  # fmt: skip
     return c
 
 

@@ -52,14 +52,36 @@ def ordered(module, tiles_m, tiles_n, group):
     """The number of the program that each tile belongs to."""
     order = Matrix("order", (tiles_m, tiles_n), INTEGER)
     stride = order.tensor.stride(0)
+
+    def cause(looker, pid):
+        rows, tile = grouped(pid, tiles_m, tiles_n, group)
+        fewer = f" The last group has only {counted(rows, 'row')}." if rows < group else ""
+        return f"It should have tile {tile}.{fewer}"
+
     launch(module, "order_kernel", (tiles_m * tiles_n,), order, tiles_m, tiles_n, stride,
-           GROUP_M=group)  # fmt: skip
+           case=cased(tiles_m, tiles_n, group), cause=cause, GROUP_M=group)  # fmt: skip
     return order.tensor.tolist()
+
+
+def cased(tiles_m, tiles_n, group):
+    return f"{tiles_m} x {tiles_n} tiles and GROUP_M = {group}"
+
+
+def counted(count, what):
+    """`1 row`, `2 rows`."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def grouped(pid, tiles_m, tiles_n, group):
+    """How many rows a program's group has, and the program's tile."""
+    first = pid // (group * tiles_n) * group
+    rows = min(group, tiles_m - first)
+    return rows, (first + pid % (group * tiles_n) % rows, pid % (group * tiles_n) // rows)
 
 
 def in_groups(order, tiles_m, tiles_n, group):
     """`Wrong` where a wave reads more than in the grouped order, or the order is another."""
-    case = f"With {tiles_m} x {tiles_n} tiles and GROUP_M = {group}"
+    case = f"With {cased(tiles_m, tiles_n, group)}"
     place = {pid: (row, col) for row, line in enumerate(order) for col, pid in enumerate(line)}
     if (tiles_m, tiles_n, group) == LARGE:
         tiles = [place[pid] for pid in range(WAVE) if pid in place]
@@ -67,14 +89,13 @@ def in_groups(order, tiles_m, tiles_n, group):
         least = group + WAVE // group
         if rows + cols > least:
             raise Wrong(
-                f"{case} the first {WAVE} programs need {rows} rows of tiles of A and {cols} "
-                f"columns of B, {rows + cols} together; in the grouped order they need {least}."
+                f"{case} the first {WAVE} programs need {counted(rows, 'row')} of tiles of A and "
+                f"{counted(cols, 'column')} of B, {rows + cols} together; in the grouped order "
+                f"they need {least}."
             )
     for pid in range(tiles_m * tiles_n):
         if pid not in place:
             raise Wrong(f"{case} program {pid} stores nothing.")
-        first = pid // (group * tiles_n) * group
-        rows = min(group, tiles_m - first)
-        want = (first + pid % (group * tiles_n) % rows, pid % (group * tiles_n) // rows)
+        _, want = grouped(pid, tiles_m, tiles_n, group)
         if place[pid] != want:
             raise Wrong(f"{case} program {pid} has tile {place[pid]}; it should have {want}.")

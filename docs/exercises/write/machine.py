@@ -61,8 +61,11 @@ class Copies:
     def __init__(self, file: str, steps: int, depth: int):
         self._file, self._steps, self._depth = file, steps, depth
         self._buffers: list[Buffer] = []
-        self._group = self._done = self._product = 0
-        self._overlapped = True
+        self._group = self._product = 0
+        #: The group that the next copies belonged to at the last wait, and that wait's number.
+        self._waited: tuple[int, int] | None = None
+        #: What is said of the first products that no copies overlap with; "" if all do.
+        self._idle = ""
         self._ended = False
 
     def stand_in(self) -> SimpleNamespace:
@@ -112,6 +115,7 @@ class Copies:
         self._group += 1
 
     def wait(self, pending: int) -> None:
+        self._waited = self._group, pending
         for each in self._buffers:
             if each.group is not None and each.group < self._group - pending:
                 each.arrived = True
@@ -128,9 +132,34 @@ class Copies:
             self._read(each)
         more = self._product + 1 < self._steps
         flying = any(each.group is not None and not each.arrived for each in self._buffers)
-        self._overlapped &= flying or not more
+        if more and not flying and not self._idle:
+            self._idle = self._no_overlap()
         self._product += 1
         return acc
+
+    def _no_overlap(self) -> str:
+        """Why no copies are in flight while this step is multiplied, as a sentence."""
+        following = self._product + 1
+        issued = any(each.step == following for each in self._buffers)
+        late = (
+            f"the copies of step {following} have already arrived: the kernel waits for them too "
+            "early" if issued else f"the copies of step {following} aren't issued yet: they come "
+            "too late to overlap with the products"
+        )  # fmt: skip
+        where = f"{line_of(self._file)}, with {self._steps} steps of K"
+        return f"{where}: the sums are right, but when step {self._product} is multiplied, {late}."
+
+    def _why_in_flight(self, group: int) -> str:
+        """Why a group of copies may not have arrived."""
+        if group == self._group:
+            return "its group isn't committed"
+        if self._waited is None or self._waited[0] <= group:
+            return "there is no wait after the commit of its group"
+        newest = "group" if self._waited[1] == 1 else f"{self._waited[1]} groups"
+        return (
+            f"the last wait leaves its group in flight, because cp_async_wait({self._waited[1]}) "
+            f"doesn't wait for the newest {newest}"
+        )
 
     def _read(self, each: Buffer) -> None:
         what = f"step {self._product} is multiplied from {each}"
@@ -139,9 +168,7 @@ class Copies:
             to = ", to which " if each.step is None else ", which "
             raise self.wrong(f"{what}{to}{holds}.")
         if not each.arrived:
-            why = "its group isn't committed" if each.group == self._group else (
-                "the last wait leaves its group in flight"
-            )  # fmt: skip
+            why = self._why_in_flight(each.group)
             raise self.wrong(f"{what} before its copy has arrived: {why}.")
         if not each.visible:
             raise self.wrong(
@@ -153,11 +180,8 @@ class Copies:
     def end(self, *_: Any) -> None:
         if self._product != self._steps:
             raise self.wrong(f"{self._product} of them are multiplied.")
-        if not self._overlapped:
-            raise self.wrong(
-                "the sums are right, but the next step's copies aren't in flight while a step is "
-                "multiplied: the kernel waits for them too early."
-            )
+        if self._idle:
+            raise Wrong(self._idle)
         self._ended = True
 
 
