@@ -174,7 +174,7 @@ def gemv_kernel(
         partial_ptr += tl.cast(tile, tl.int64) * (SPLIT_K * BLOCK_M * BLOCK_N)
         inside = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
         tl.store(partial_ptr + split * (BLOCK_M * BLOCK_N) + inside, sums)
-        tl.debug_barrier()  # orders the program's stores before the atomic's release
+        tl.debug_barrier()  # what the program has stored, the atomic's thread then releases
         if tl.atomic_add(counter_ptr + tile, 1, sem="acq_rel") == SPLIT_K - 1:
             # The last program of a tile adds the partial sums, in their order along K.
             total = tl.zeros((BLOCK_M, BLOCK_N), dtype=SUM)

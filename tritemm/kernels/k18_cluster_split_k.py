@@ -57,7 +57,7 @@ def compute(args, WHICH: gl.constexpr):
     else:
         acc, _ = promoted(loop, n, unit.steps, (), loop.SLAB, work.SHAPE)
     if work.SHAPE.SLOTS == 0:
-        cluster_sync()  # all have read their stages, which the slots reuse
+        cluster_sync()  # all have read their stages, where the slots lie
     Exchange(work.SHAPE).reduce(acc, out, unit, full, WHICH, loop.SLAB)
     out.tail()
 

@@ -88,7 +88,7 @@ def scaled_kernel(
         inside = k < (K if GROUPS == "k" else last_k) - base_k
         a = tl.load(a_ptrs, mask=inside[None, :], other=0.0)  # [BLOCK_M, BLOCK_K]
         b = tl.load(b_ptrs, mask=inside[:, None], other=0.0)  # [BLOCK_K, BLOCK_N]
-        if GROUPS == "k":  # loads are wide: other groups' elements become 0 in registers
+        if GROUPS == "k":  # loads are wide: what is of other groups becomes 0 in registers
             inside = (k >= first_k - base_k) & (k < last_k - base_k)
             a = tl.where(inside[None, :], a, tl.zeros((1, 1), a.dtype))
             b = tl.where(inside[:, None], b, tl.zeros((1, 1), b.dtype))
@@ -104,7 +104,7 @@ def scaled_kernel(
         a_ptrs += BLOCK_K * widen(stride_ak, WIDE)
         b_ptrs += BLOCK_K * widen(stride_bk, WIDE)
 
-    if SUMS == "block":  # the accumulator is already multiplied by them
+    if SUMS == "block":  # which the accumulator has been multiplied by
         args = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     acc = apply_epilogue(
         acc, args, b0, group, offs_m, offs_n, rows, columns, BIAS, ACTIVATION, A_LINES, B_LINES

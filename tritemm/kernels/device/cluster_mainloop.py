@@ -275,9 +275,9 @@ def make_cluster_mainloop(
 def load_in_cluster(work, loop):
     """The producer of a cluster's program, which takes turns to load what the cluster shares."""
     unit = work.unit(work.first())
-    ptx.cluster_sync()  # the others' barriers are initialised
+    ptx.cluster_sync()  # the others' barriers are there
     load_from(work, loop, unit)
-    ptx.cluster_sync()  # what others write or arrive at still exists
+    ptx.cluster_sync()  # what others write or arrive at is still there
 
 
 @gluon.jit

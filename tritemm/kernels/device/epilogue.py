@@ -46,7 +46,7 @@ class Epilogue:
     c_desc: Value
     c_ptr: Value
     memory: Value
-    mirror: Value  # the same, for transposed pieces
+    mirror: Value  # as much, for pieces that are turned
     M: Value
     N: Value
     strides: Value

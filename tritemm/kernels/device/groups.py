@@ -112,7 +112,7 @@ class Groups:
 
     dense: Value  # the `Scheduler` of all groups as if they were one
     offs_ptr: Value
-    size: Value  # of the cut dimension
+    size: Value  # of what is cut
     across: Value  # tiles of a band
     before: Value
     full: Value
@@ -164,7 +164,7 @@ class Groups:
         else:
             rest = i >= self.full * self.across
             steps = gl.where(rest, 1, gl.cdiv(self.dense.K, self.SHAPE.BLOCK_K))
-        gl.assume(steps > 0)  # as in `Scheduler.share`
+        gl.assume(steps > 0)  # as `Scheduler.share` has it
         return steps
 
     @gluon.jit

@@ -40,7 +40,7 @@ def promoted(loop, n, steps, acc, FIRST: gl.constexpr, SHAPE: gl.constexpr):
         more = ()
         for slab in gl.static_range(EACH):
             for column in gl.static_range(0, SHAPE.BLOCK_N, MOST):
-                loop.begin(stage, odd)  # again: takes no time, and ends a block for ptxas
+                loop.begin(stage, odd)  # again, which takes no time, and ends a block for ptxas
                 part = loop.start(stage, FIRST + slab, column, MOST)
                 if SHAPE.SUMS == "block" and slab == 0:  # while the tensor core works
                     factors = loop.scale_ring.factors(acc[:IN_SLAB], stage, FIRST)

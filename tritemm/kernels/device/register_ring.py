@@ -96,7 +96,7 @@ def make_ring(KERNEL: gl.constexpr, a_desc, b_desc, M, N, K, B1, parts, STAGES: 
     The first programs take the first part of K of each tile, the next ones the second.
     """
     tile, split, first, steps = gl.program_id(0), 0, 0, gl.cdiv(K, BLOCK_K)
-    if SPLIT:  # without it no divisions, which would delay a program
+    if SPLIT:  # without it no divisions, for which a program would wait
         tiles = gl.num_programs(0) // parts
         tile, split = tile % tiles, tile // tiles
         first = steps * split // parts
@@ -260,7 +260,7 @@ def sum_of_parts(ptr, row, parts, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
     total = gl.load(ptr, cache_modifier=".cg")
     AT_ONCE: gl.constexpr = max(1, 8192 * gl.num_warps() * BANDS // (ROWS * COLUMNS * SIZE))
     for first in range(1, parts, AT_ONCE):
-        for j in gl.static_range(AT_ONCE):  # those after the last are zeros
+        for j in gl.static_range(AT_ONCE):  # those behind the last are zeros
             part = ptr + (first + j) * (ROWS * COLUMNS)
             total += gl.load(part, first + j < parts, 0.0, cache_modifier=".cg")
     return total

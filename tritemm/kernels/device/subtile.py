@@ -25,7 +25,7 @@ def finish_piece(piece, args, unit, row, col, M, N, DTYPE: gl.constexpr, SHAPE: 
 
     `args` are `EpilogueArgs`; C is M x N.
     """
-    if SHAPE.SUMS == "block":  # the accumulator is already multiplied by them
+    if SHAPE.SUMS == "block":  # which the accumulator has been multiplied by
         args = EpilogueArgs(args.bias_ptr, args.residual_ptr, args.alpha, args.beta, args.strides)
     # Subtiles need few registers each.
     SUBTILES: gl.constexpr = 1 if SHAPE.PLAIN else max(1, acc_columns(piece) // COLUMNS)

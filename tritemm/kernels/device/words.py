@@ -38,7 +38,7 @@ def cut_words(ptr, start, word, end, mask, SKEW: tl.constexpr, RAGGED: tl.conste
         words = address.to(tl.pointer_type(tl.uint64)) + (start >> 3) + word
         value = tl.load(words, mask=mask, other=0)
     if RAGGED:
-        excess = tl.maximum(place + WORD - end, 0) & (WORD - 1)  # bytes; anything where masked
+        excess = tl.maximum(place + WORD - end, 0) & (WORD - 1)  # bytes; any where masked
         value &= tl.full((1,), -1, tl.int64).to(tl.uint64) >> (excess * 8).to(tl.uint64)
     return value
 
