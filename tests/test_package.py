@@ -54,7 +54,8 @@ def test_a_release_is_two_files():
 def test_the_wheel_is_the_package_alone():
     assert {"tritemm/py.typed", "tritemm/arch/gpus/nvidia-h200.json"} < set(package())
     own = f"tritemm-{__version__}.dist-info/"
-    described = {own + name for name in ("METADATA", "WHEEL", "RECORD", "licenses/LICENSE")}
+    names = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
+    described = {own + name for name in names}
     found = contents(WHEEL)
     assert {name: data for name, data in found.items() if name not in described} == package()
     assert described < set(found)
