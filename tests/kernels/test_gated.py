@@ -436,7 +436,7 @@ def test_what_is_explained_and_warmed_up():
         choice = tritemm.explain(a, b, activation=activation)
         assert choice.why.endswith(f"; {activation} by torch's kernels after it")
         assert not choice.problem.epilogue.activation and choice.problem.c.cols == 24
-    with pytest.raises(RuntimeError, match="takes pairs"):
+    with pytest.raises(RuntimeError, match="needs an even number"):
         tritemm.explain(a, b[:, :23], activation="swiglu")
     (warm,) = tritemm.warmup([(16, 24, 32)], dtype=HALF, activation="swiglu")
     assert warm.problem.M == 16 and warm.problem.N == 24

@@ -35,7 +35,7 @@ def test_a_choice_is_logged_once(logged):
     ((_, level, text),) = told
     assert level == "DEBUG"
     assert text.startswith("12 x 12 x 40 NT, fp32") and ": tiled, " in text
-    assert text.endswith('asked for: kernel="tiled"')
+    assert text.endswith('requested: kernel="tiled"')
     for _ in range(2):
         tritemm.matmul(a, a.mT, kernel="tiled")
     assert logged() == []

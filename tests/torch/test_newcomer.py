@@ -225,7 +225,7 @@ class TestRefusals:
         path.write_text('{"gpu": "NVIDIA H200", "problems": {}}')
         monkeypatch.setenv("TRITEMM_CACHE", str(path / "cache"))
         told = self.refused(capsys, main, "tuning", "load", path)
-        assert "is not kept for other processes" in told and "TRITEMM_CACHE" in told
+        assert "are not kept for other processes" in told and "TRITEMM_CACHE" in told
 
 
 def test_who_reads_the_output_may_leave(monkeypatch):

@@ -291,10 +291,10 @@ WRONG = {
     "no offsets": ((A, B, ONE, "tensor", ONE, "tensor"), {}, "offs is missing"),
     "4D": ((A, B[None], ONE, "tensor", ONE, "tensor"), {"offs": OFFS}, "mat_b is 4D"),
     "K": ((A[:, 1:], B, ONE, "tensor", ONE, "tensor"), {"offs": OFFS}, "K is 31 in mat_a"),
-    "columns": ((A, B, ROWS, "row", ROWS, "row"), {"offs": OFFS}, r"it is \[2, 24\]"),
+    "columns": ((A, B, ROWS, "row", ROWS, "row"), {"offs": OFFS}, r"it must be \[2, 24\]"),
     "groups": ((A, B, ROWS, "row", COLUMNS, "row"), {"offs": OFFS[:1]}, "offs has 1 groups"),
-    "blocks": ((A, B, ONE, "block", ONE, "block2d"), {"offs": OFFS}, r"it is \[16, 1\]"),
-    "k": ((A, A.mT, ROWS, "row", ROWS, "row"), {"offs": OFFS}, r"it is \[2, 16\]"),
+    "blocks": ((A, B, ONE, "block", ONE, "block2d"), {"offs": OFFS}, r"it must be \[16, 1\]"),
+    "k": ((A, A.mT, ROWS, "row", ROWS, "row"), {"offs": OFFS}, r"it must be \[2, 16\]"),
     "turned": (
         (A, B, ROWS, "row", torch.ones(24, 2, 1, device=DEVICE), "row"),
         {"offs": OFFS},
