@@ -56,23 +56,22 @@ def groups() -> str:
     )
 
 
-def tallied(name: str) -> dict[tuple[str, str], collections.Counter[str]]:
-    """What a hunt counted, by the first two of its three words."""
+def tallied() -> dict[tuple[str, str], collections.Counter[str]]:
+    """What `conform --bits` counted, by cuBLAS's kernels and by ours."""
     found: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(
         collections.Counter
     )
-    for words, count in load(name)["tallies"].items():
+    for words, count in load(BITS)["tallies"].items():
         theirs, ours, what = words.split(" | ")
-        if name == BITS:
-            cut = CUT if ours.endswith("in parts") else WHOLE
-            ours = GEMV if ours.startswith("gemv") else cut
+        cut = CUT if ours.endswith("in parts") else WHOLE
+        ours = GEMV if ours.startswith("gemv") else cut
         found[theirs, ours][what] += count
     return found
 
 
 def bits() -> str:
     """How many products have cuBLAS's bits, by who cuts K."""
-    data, counts = load(BITS), tallied(BITS)
+    data, counts = load(BITS), tallied()
     rows = [
         [
             theirs, ours, f"{one['products']:,}", f"{one['equal']:,}",

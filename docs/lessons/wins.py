@@ -4,14 +4,13 @@ The squares of the ladder's table suit the middle of the ladder. Most rungs abov
 shapes, which the suite has.
 """
 
-import functools
 from collections.abc import Iterable
 
+from docs.races import HEAD
 from perf import tables
 from perf.problems import read_suite
 from perf.rows import Row
 
-HEAD = ("", "µs", "TFLOP/s", "% of roof", "cuBLAS µs", "x cuBLAS (p20-p80)")
 #: Shapes that a page lists.
 MOST = 5
 
@@ -45,7 +44,7 @@ def table(suite: Iterable[Row], rung: str) -> str:
     own = taken(suite, rung)
     if not own:
         return ""
-    count, whole = len(own), len(_suite())
+    count, whole = len(own), len(read_suite())
     sentence = (
         f"On {count} of the {whole} shapes of [the suite](../suite.md) `tritemm.matmul` takes this "
         f"rung{', with these ratios' if count <= MOST else f'; the {MOST} best ratios'}:"
@@ -54,8 +53,3 @@ def table(suite: Iterable[Row], rung: str) -> str:
     return "\n\n".join(
         [sentence, tables.markdown([shown, f"Sustained; {tables.origin([r.ours for r in own])}."])]
     )
-
-
-@functools.cache
-def _suite() -> list:
-    return read_suite()

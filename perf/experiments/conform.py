@@ -123,18 +123,17 @@ def run(args: argparse.Namespace) -> int:
 
     if (args.bits or args.law) and (reason := conform_law.unable()):
         return refuse(reason)
-    begin, hunt, kind = time.monotonic(), Found(), Hunt
-    if args.groups:
-        kind = conform_groups.GroupHunt
-        jobs = conform_groups.drawn(args.n or OTHERS["groups"], args.seed)
-    elif args.bits:
-        kind = conform_bits.BitsHunt
-        jobs = conform_bits.drawn(args.n or OTHERS["bits"], args.seed)
-    elif args.law:
-        kind = conform_law.LawHunt
-        jobs = conform_law.drawn(args.n or OTHERS["law"], args.seed)
+    begin, hunt = time.monotonic(), Found()
+    others = {
+        "groups": (conform_groups.GroupHunt, conform_groups.drawn),
+        "bits": (conform_bits.BitsHunt, conform_bits.drawn),
+        "law": (conform_law.LawHunt, conform_law.drawn),
+    }
+    if asked := next((name for name in others if getattr(args, name)), None):
+        kind, draw = others[asked]
+        jobs = draw(args.n or OTHERS[asked], args.seed)
     else:
-        jobs = [[place] for place in drawn(args.n or PROBLEMS, args.seed)]
+        kind, jobs = Hunt, [[place] for place in drawn(args.n or PROBLEMS, args.seed)]
     context = multiprocessing.get_context("spawn")
     workers = min(WORKERS, len(os.sched_getaffinity(0)))
     with ProcessPoolExecutor(workers, context, _begin, (kind, args.seed, "cuda")) as pool:
@@ -204,6 +203,10 @@ class Found:
 def _begin(kind: type[Hunt], seed: int, device: str) -> None:
     """What a process of the pool keeps."""
     global _hunt
+    flags = torch.backends.cuda.matmul
+    # Of a split K, partial sums in 16 bits are torch's default, and would be found everywhere.
+    flags.allow_fp16_reduced_precision_reduction = False
+    flags.allow_bf16_reduced_precision_reduction = False
     _hunt = kind(seed, device)
 
 
@@ -250,11 +253,8 @@ class Hunt:
 
     def multiply(self, place: Place, depths: Sequence[int]) -> Found:
         """All K of a place, with all data; the verdicts are read once, at the end."""
-        flags = torch.backends.cuda.matmul
-        # Of a split K, partial sums in 16 bits are torch's default, and would be found everywhere.
-        flags.allow_fp16_reduced_precision_reduction = False
-        flags.allow_bf16_reduced_precision_reduction = False
-        flags.fp32_precision = "tf32" if place.dtype == "tf32" else "ieee"
+        precision = "tf32" if place.dtype == "tf32" else "ieee"
+        torch.backends.cuda.matmul.fp32_precision = precision
         found = Found(len(depths))
         jobs, verdicts = [], torch.zeros(4 * len(depths), dtype=torch.bool, device=self.device)
         for K in depths:

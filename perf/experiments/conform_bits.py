@@ -65,9 +65,6 @@ class BitsHunt(Hunt):
 
     def multiply(self, place: Place, depths: Sequence[int]) -> Found:
         found = Found(len(depths))
-        flags = torch.backends.cuda.matmul
-        flags.allow_fp16_reduced_precision_reduction = False
-        flags.allow_bf16_reduced_precision_reduction = False
         for K in depths:
             a, b = self.operands(place, K, "normal")
             like = torch.empty(place.M, place.N, dtype=options(place)["out_dtype"], device=a.device)

@@ -19,7 +19,7 @@ def test_the_law_of_the_lost_tail_has_no_exception():
 
 
 def test_where_nobody_cuts_k_all_bits_are_cublas_s():
-    counts = conformance.tallied(conformance.BITS)
+    counts = conformance.tallied()
     one = counts["nvjet", conformance.WHOLE]
     assert one["equal"] == one["products"] > 5000 and one["elements"] == one["equal elements"]
     products = sum(each["products"] for each in counts.values())
